@@ -1,0 +1,1 @@
+"""Stops duplicate work in a Celery code base without touching its tasks."""

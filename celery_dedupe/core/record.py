@@ -1,0 +1,171 @@
+"""A lock's record: what is queued, running and done under one key.
+
+Pure values. Times are whole milliseconds of the store's own clock; ``0`` as an expiry means never.
+``transitions.py`` says how a record changes; ``store/lua/record.lua`` is the same in Redis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+FOREVER = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A task that was published and has not started: it waits in the broker, for its eta or for a retry."""
+
+    task_id: str
+    expires_at: int
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One run that holds a slot until its lease ends.
+
+    Attributes:
+        token: names this run and no other; whoever renews or frees the slot must know it.
+        nonce: names the message the run came from: a redelivery has the same one, a retry another.
+        fence: grows with every slot given under this key.
+        retries: the task's retry count, so that a stale copy of an earlier attempt is known as such.
+        node: the worker that runs it.
+        started: the worker's own wall clock at the start, to compare with the worker's own result dates only.
+        marked_until: a second copy of the message waits; until then a good end leaves an ``Ended`` mark.
+    """
+
+    token: str
+    task_id: str
+    nonce: str
+    fence: int
+    retries: int
+    node: str
+    started: int
+    expires_at: int
+    marked_until: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The work was done once and is remembered."""
+
+    task_id: str
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Tells a waiting second copy of a message that the first one ended well. It blocks nobody else."""
+
+    task_id: str
+    nonce: str
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who is in the way, as told to the one that was refused.
+
+    Attributes:
+        state: ``"queued"``, ``"running"`` or ``"done"``.
+        expires_in: milliseconds until the part ends unless renewed; ``None`` if it never does.
+        token, started: of a run; empty and 0 otherwise.
+    """
+
+    state: str
+    task_id: str
+    expires_in: int | None
+    token: str = ""
+    started: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that is known under one key. An empty record is the same as none."""
+
+    queued: tuple[Queued, ...] = ()
+    running: tuple[Running, ...] = ()
+    done: Done | None = None
+    ended: tuple[Ended, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.queued or self.running or self.done or self.ended)
+
+    @property
+    def expires_at(self) -> int:
+        """When the last part ends: the record's own time to live. ``FOREVER`` if one part never does."""
+        ends = [part.expires_at for part in (*self.queued, *self.running, *self.ended)]
+        if self.done:
+            ends.append(self.done.expires_at)
+        return FOREVER if FOREVER in ends else max(ends, default=FOREVER)
+
+    def live(self, now: int) -> Record:
+        """The record without the parts whose time has passed."""
+        done = self.done if self.done and _alive(self.done.expires_at, now) else None
+        return Record(
+            tuple(part for part in self.queued if _alive(part.expires_at, now)),
+            tuple(part for part in self.running if _alive(part.expires_at, now)),
+            done,
+            tuple(part for part in self.ended if _alive(part.expires_at, now)),
+        )
+
+    def with_queued(self, part: Queued) -> Record:
+        """The same with ``part`` as the only queued claim of its task id."""
+        kept = self.without_queued(part.task_id)
+        return replace(kept, queued=(*kept.queued, part))
+
+    def without_queued(self, task_id: str) -> Record:
+        """The same without the queued claim of ``task_id``."""
+        return replace(self, queued=tuple(part for part in self.queued if part.task_id != task_id))
+
+    def with_running(self, part: Running) -> Record:
+        """The same with ``part`` in a slot, in place of an earlier one with its token."""
+        if self.run(part.token) is None:
+            return replace(self, running=(*self.running, part))
+        return replace(self, running=tuple(part if old.token == part.token else old for old in self.running))
+
+    def without_tokens(self, tokens: Collection[str]) -> Record:
+        """The same without the runs named by ``tokens``."""
+        return replace(self, running=tuple(part for part in self.running if part.token not in tokens))
+
+    def without_running(self, task_id: str) -> Record:
+        """The same without the runs of ``task_id``."""
+        return replace(self, running=tuple(part for part in self.running if part.task_id != task_id))
+
+    def run(self, token: str) -> Running | None:
+        """The run that ``token`` names."""
+        return next((part for part in self.running if part.token == token), None)
+
+    def runs_of(self, task_id: str) -> tuple[Running, ...]:
+        """The runs of one task id."""
+        return tuple(part for part in self.running if part.task_id == task_id)
+
+    def holders(self, states: Collection[str], now: int, but: Collection[str] = ()) -> tuple[Holder, ...]:
+        """Whoever is in one of ``states``, other than the task ids of ``but``: of the first state that has any.
+
+        What waits is named before what runs: its result is the fresher one. A task id in ``but`` is no
+        obstacle while queued or running; what is done is done, whoever did it.
+        """
+        if "queued" in states and (found := _others(self.queued, but)):
+            return tuple(Holder("queued", part.task_id, _left(part.expires_at, now)) for part in found)
+        if "running" in states and (found := _others(self.running, but)):
+            return tuple(
+                Holder("running", part.task_id, _left(part.expires_at, now), part.token, part.started)
+                for part in found
+            )
+        if "done" in states and self.done:
+            return (Holder("done", self.done.task_id, _left(self.done.expires_at, now)),)
+        return ()
+
+
+def _others(parts: Iterable[Queued | Running], but: Collection[str]) -> list[Queued | Running]:
+    return [part for part in parts if part.task_id not in but]
+
+
+def _alive(expires_at: int, now: int) -> bool:
+    return expires_at == FOREVER or expires_at > now
+
+
+def _left(expires_at: int, now: int) -> int | None:
+    return None if expires_at == FOREVER else expires_at - now

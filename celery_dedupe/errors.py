@@ -1,0 +1,47 @@
+"""The error tree. Every error survives pickling, so a result backend or a process pool can carry it."""
+
+from __future__ import annotations
+
+
+class DedupeError(Exception):
+    """Root of every error this package raises."""
+
+
+class ConfigurationError(DedupeError):
+    """A setting, rule or policy is wrong. The message names the setting, the value and the mend."""
+
+
+class UnkeyableArguments(DedupeError, TypeError):
+    """An argument has no canonical form, so no key can be made of the call. The message names it."""
+
+
+class StoreUnavailable(DedupeError):
+    """The claim store cannot be reached or cannot write, and the policy says ``on_store_error="refuse"``."""
+
+
+class LeaseLost(DedupeError):
+    """The running lease ended, or was taken over, while the task body was still at work."""
+
+
+class DuplicateTask(DedupeError):
+    """The call is a duplicate: another task holds the lock it needs.
+
+    Attributes:
+        task: name of the task that was turned away.
+        task_id: id of the task that holds the lock (the culprit).
+        state: what the holder is: ``"queued"``, ``"running"`` or ``"done"``.
+        expires_in: seconds until the holder's claim ends unless renewed; ``None`` if it is kept for ever.
+        key: the lock's key in the store.
+    """
+
+    def __init__(self, task: str, task_id: str, state: str, expires_in: float | None, key: str) -> None:
+        super().__init__(task, task_id, state, expires_in, key)
+        self.task = task
+        self.task_id = task_id
+        self.state = state
+        self.expires_in = expires_in
+        self.key = key
+
+    def __str__(self) -> str:
+        left = "for ever" if self.expires_in is None else f"for at most {self.expires_in:.1f} s unless renewed"
+        return f"{self.task} is a duplicate of {self.task_id}, which is {self.state} and holds {self.key} {left}"

@@ -1,0 +1,68 @@
+"""Skips a store that has just failed, so that an outage costs its timeout once and not once a task."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from celery_dedupe.errors import StoreUnavailable
+
+T = TypeVar("T")
+logger = logging.getLogger("celery_dedupe")
+
+PAUSE = 5.0  # seconds
+
+
+class Breaker:
+    """Lets calls through while the store answers; after a failure refuses them at once for ``PAUSE`` seconds.
+
+    Then one caller probes while the others are still refused; its success closes the breaker.
+    An outage is logged once when it begins and once when it ends.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._retry_at: float | None = None  # None: the store answers. Else: when the next probe may go.
+        self._reason = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether the store failed at its last call."""
+        return self._retry_at is not None
+
+    def call(self, verb: Callable[[], T]) -> T:
+        """What ``verb()`` returns. Raises ``StoreUnavailable`` if it does, or at once while the breaker is open."""
+        if self._retry_at is not None:
+            self._wait_turn()
+        try:
+            value = verb()
+        except StoreUnavailable as error:
+            self._failed(str(error))
+            raise
+        if self._retry_at is not None:
+            self._recovered()
+        return value
+
+    def _wait_turn(self) -> None:
+        with self._lock:
+            now = self._clock()
+            if self._retry_at is not None and now < self._retry_at:
+                raise StoreUnavailable(f"{self._reason} (asked again in {self._retry_at - now:.1f} s)")
+            self._retry_at = now + PAUSE  # This caller probes; the others go on waiting.
+
+    def _failed(self, reason: str) -> None:
+        with self._lock:
+            first = self._retry_at is None
+            self._retry_at = self._clock() + PAUSE
+            self._reason = reason
+        if first:
+            logger.error("%s; policies decide whether tasks go on unprotected. Asked again every %g s", reason, PAUSE)
+
+    def _recovered(self) -> None:
+        with self._lock:
+            self._retry_at = None
+        logger.warning("the claim store answers again")

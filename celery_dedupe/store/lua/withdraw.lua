@@ -1,0 +1,12 @@
+-- Gives back what one task id has queued and, if asked, its running slots. Other owners' parts stay.
+-- KEYS   the locks
+-- ARGV   task id, '1' to free running slots too
+-- reply  nothing
+for _, key in ipairs(KEYS) do
+  local record = load(key)
+  drop(record.q, 1, ARGV[1])
+  if ARGV[2] == '1' then drop(record.r, 2, ARGV[1]) end
+  touch(key)
+end
+save()
+return {}

@@ -1,0 +1,100 @@
+"""Claims in this process' memory: for unit tests, eager code and single-process workers."""
+
+from __future__ import annotations
+
+import fnmatch
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+from celery_dedupe.core import transitions
+from celery_dedupe.core.record import Record
+from celery_dedupe.core.transitions import (
+    Attempt,
+    BeginAsk,
+    BeginReply,
+    Caller,
+    ClaimAsk,
+    FinishAsk,
+    LeaseAsk,
+    Refused,
+)
+
+
+def _wall_clock() -> int:
+    return time.time_ns() // 1000
+
+
+class MemoryStore:
+    """The verbs of ``Store`` over a dictionary and a lock.
+
+    Arguments:
+        clock: gives the time in microseconds; tests hand in one they can turn.
+    """
+
+    def __init__(self, clock: Callable[[], int] = _wall_clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._records: dict[str, Record] = {}
+
+    def claim(self, asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
+        with self._lock:
+            reply, changes = transitions.claim(self._records, asks, caller, self._clock())
+            self._write(changes)
+        return reply
+
+    def withdraw(self, keys: Collection[str], task_id: str, *, running: bool = False) -> None:
+        with self._lock:
+            self._write(transitions.withdraw(self._records, keys, task_id, running, self._clock()))
+
+    def begin(self, asks: Sequence[BeginAsk], attempt: Attempt) -> BeginReply:
+        with self._lock:
+            reply, changes = transitions.begin(self._records, asks, attempt, self._clock())
+            self._write(changes)
+        return reply
+
+    def renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
+        with self._lock:
+            kept, changes = transitions.renew(self._records, asks, self._clock())
+            self._write(changes)
+        return kept
+
+    def finish(self, asks: Sequence[FinishAsk], attempt: Attempt, *, well: bool) -> list[bool]:
+        with self._lock:
+            found, changes = transitions.finish(self._records, asks, attempt, well, self._clock())
+            self._write(changes)
+        return found
+
+    def read(self, key: str) -> Record:
+        with self._lock:
+            return self._records.get(key, transitions.EMPTY).live(self.clock())
+
+    def scan(self, pattern: str) -> Iterator[tuple[str, Record]]:
+        with self._lock:
+            found = [key for key in self._records if fnmatch.fnmatchcase(key, pattern)]
+        for key in found:
+            if record := self.read(key):
+                yield key, record
+
+    def evict(self, keys: Collection[str], *, running: bool = False) -> int:
+        with self._lock:
+            freed = 0
+            for key in keys:
+                record = self._records.get(key, transitions.EMPTY)
+                count, left = transitions.evict(record, running, self._clock())
+                freed += count
+                self._write({key: left})
+        return freed
+
+    def clock(self) -> int:
+        return self._clock() // 1000
+
+    def close(self) -> None:
+        self._records.clear()
+
+    def _write(self, changes: Mapping[str, Record]) -> None:
+        for key, record in changes.items():
+            if record:
+                self._records[key] = record
+            else:
+                self._records.pop(key, None)
