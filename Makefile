@@ -1,0 +1,56 @@
+# make test                     unit, property and contract tests, then integration tests
+# make test ARGS="-k retry"     one pytest run with these arguments instead
+# make lint                     ruff and mypy
+# make demo                     the story of examples/quickstart, on real processes
+# make coverage                 the tests of make test, measured
+# make venv                     only the virtual environment
+#
+# Another Python or Celery:     make test PYTHON=python3.12 CELERY="==5.3.*" VENV=.venv-5.3
+
+PYTHON ?= python3
+VENV ?= .venv
+CELERY ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+QUICK := $(wildcard tests/unit tests/properties tests/contract)
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: venv test lint demo coverage clean
+.DEFAULT_GOAL := test
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@echo "installing into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]' 'celery[redis]$(CELERY)'
+	@touch $@
+
+test: $(STAMP)
+ifneq ($(strip $(ARGS)),)
+	$(PYTEST) $(ARGS)
+else
+	$(PYTEST) -n 2 $(QUICK)
+	$(PYTEST) -n 2 --dist worksteal tests/integration
+endif
+
+coverage: $(STAMP)
+	@rm -f .coverage .coverage.*
+	$(PYTEST) -n 2 --cov --cov-report= $(QUICK)
+	$(PYTEST) -n 2 --dist worksteal --cov --cov-append --cov-report=term tests/integration
+
+lint: $(STAMP)
+	$(BIN)/ruff check --output-format concise
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+ifneq ($(wildcard tests/typing),)
+	$(BIN)/mypy tests/typing
+endif
+
+demo: $(STAMP)
+	@$(BIN)/python examples/quickstart/demo.py
+
+clean:
+	rm -rf $(VENV) build dist .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
