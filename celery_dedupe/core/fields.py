@@ -1,0 +1,120 @@
+"""The fields of a policy: how each is read, and which lock each belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from celery_dedupe.core.durations import seconds
+from celery_dedupe.core.keyspecs import parse_key
+from celery_dedupe.core.locks import LOCKS, Lock, OnConflict, OnStoreError
+from celery_dedupe.core.suggestions import choices
+from celery_dedupe.errors import ConfigurationError
+
+OnDuplicate = Literal["existing", "none", "raise"]
+InWorkflow = Literal["publish", "drop"]
+OnLeaseLost = Literal["continue", "terminate"]
+
+_UNAVAILABLE = ("rate", "store")
+
+
+def read_field(name: str, value: object, *, where: str, literal_key: bool = False) -> Any:
+    """Return the value of the policy field ``name``, parsed: durations as seconds, keys as specifications.
+
+    Raises:
+        ConfigurationError: there is no such field, or the value does not suit it. It begins with ``where``.
+    """
+    if name in _UNAVAILABLE:
+        raise ConfigurationError(f"{where}: {name!r} is not available in this version yet; leave it out")
+    if name not in _READERS:
+        raise ConfigurationError(f"{where}: unknown field {name!r}; {choices(name, _READERS)}")
+    try:
+        return parse_key(value, literal=True) if name == "key" and literal_key else _READERS[name](value)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {name} {value!r} {error}") from None
+
+
+def misfit(name: str, lock: Lock, value: object) -> str | None:
+    """Return why the field ``name`` with the parsed ``value`` has no meaning for ``lock``, or ``None``."""
+    if name == "limit" and lock.runs and value != 1 and not lock.shares:
+        users = [other.name for other in LOCKS.values() if other.shares]
+        return f"has no meaning with lock {lock.name!r}, which one run holds at a time; it is for {', '.join(users)}"
+    belongs = _BELONGS.get(name)
+    if belongs is None or belongs(lock):
+        return None
+    users = [other.name for other in LOCKS.values() if belongs(other)]
+    return f"has no meaning with lock {lock.name!r}; it is for {', '.join(users)}"
+
+
+def _runs(lock: Lock) -> bool:
+    return lock.runs
+
+
+_BELONGS: Mapping[str, Callable[[Lock], bool]] = MappingProxyType(
+    {
+        "queue_ttl": lambda lock: lock.claims and not lock.periodic,
+        "period": lambda lock: lock.periodic,
+        "keep": lambda lock: lock.remembers,
+        "lease": _runs,
+        "limit": _runs,
+        "on_conflict": _runs,
+        "wait_limit": _runs,
+        "on_lease_lost": _runs,
+    }
+)
+
+
+def _one_of(known: Iterable[str]) -> Callable[[object], Any]:
+    names = tuple(known)
+
+    def read(value: object) -> Any:
+        if value not in names:
+            raise ValueError(f"is not one of the choices; {choices(value, names)}")
+        return value
+
+    return read
+
+
+def _maybe(read: Callable[[object], Any]) -> Callable[[object], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _scope(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("is no scope: write a word that the tasks sharing the lock have in common")
+    return value
+
+
+def _limit(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError("is no limit: write a whole number of 1 or more")
+    return value
+
+
+def _params(value: object) -> tuple[str, ...]:
+    names = parse_key(value) if isinstance(value, (list, tuple)) else None
+    if not isinstance(names, tuple):
+        raise ValueError("is no list of argument names in the order of the task's signature")
+    return names
+
+
+_READERS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
+    {
+        "lock": _one_of(LOCKS),
+        "key": parse_key,
+        "scope": _maybe(_scope),
+        "queue_ttl": seconds,
+        "lease": seconds,
+        "period": _maybe(seconds),
+        "keep": _maybe(seconds),
+        "limit": _limit,
+        "on_duplicate": _one_of(get_args(OnDuplicate)),
+        "on_conflict": _maybe(_one_of(get_args(OnConflict))),
+        "on_store_error": _maybe(_one_of(get_args(OnStoreError))),
+        "in_workflow": _one_of(get_args(InWorkflow)),
+        "on_lease_lost": _one_of(get_args(OnLeaseLost)),
+        "wait_limit": seconds,
+        "params": _maybe(_params),
+    }
+)
