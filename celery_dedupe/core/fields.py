@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -37,30 +38,31 @@ def read_field(name: str, value: object, *, where: str, literal_key: bool = Fals
 
 def misfit(name: str, lock: Lock, value: object) -> str | None:
     """Return why the field ``name`` with the parsed ``value`` has no meaning for ``lock``, or ``None``."""
-    if name == "limit" and lock.runs and value != 1 and not lock.shares:
-        users = [other.name for other in LOCKS.values() if other.shares]
-        return f"has no meaning with lock {lock.name!r}, which one run holds at a time; it is for {', '.join(users)}"
-    belongs = _BELONGS.get(name)
+    belongs = _SHARES if name == "limit" and value != 1 else _BELONGS.get(name)
     if belongs is None or belongs(lock):
         return None
     users = [other.name for other in LOCKS.values() if belongs(other)]
     return f"has no meaning with lock {lock.name!r}; it is for {', '.join(users)}"
 
 
-def _runs(lock: Lock) -> bool:
-    return lock.runs
+def need_period(lock: Lock, values: Mapping[str, Any], *, where: str) -> None:
+    """Raise ``ConfigurationError`` if ``lock`` cannot be without a period and ``values`` has none."""
+    if lock.periodic and values.get("period") is None:
+        raise ConfigurationError(f"{where}: lock {lock.name!r} needs a period, such as period='1h'")
 
 
+_RUNS: Callable[[Lock], bool] = attrgetter("runs")
+_SHARES: Callable[[Lock], bool] = attrgetter("shares")
 _BELONGS: Mapping[str, Callable[[Lock], bool]] = MappingProxyType(
     {
         "queue_ttl": lambda lock: lock.claims and not lock.periodic,
-        "period": lambda lock: lock.periodic,
-        "keep": lambda lock: lock.remembers,
-        "lease": _runs,
-        "limit": _runs,
-        "on_conflict": _runs,
-        "wait_limit": _runs,
-        "on_lease_lost": _runs,
+        "period": attrgetter("periodic"),
+        "keep": attrgetter("remembers"),
+        "lease": _RUNS,
+        "limit": _RUNS,
+        "on_conflict": _RUNS,
+        "wait_limit": _RUNS,
+        "on_lease_lost": _RUNS,
     }
 )
 

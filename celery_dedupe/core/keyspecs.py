@@ -13,7 +13,7 @@ KeyFunction = Callable[..., Any]
 
 _SEGMENT = re.compile(r"(?!__)[\w-]+")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*(\.[^\W\d]\w*)*")
-_FIELD_MEND = "a field is an argument name and, after dots, mapping keys or list indexes: {order.id}, {items.0}"
+_FIELD_MEND = "a field is an argument's name, then mapping keys or list indexes: {order.id}, {items.0}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Dotted:
             found = importlib.import_module(module)
             for part in name.split("."):
                 found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"cannot be imported: {error}") from error
+        except Exception as error:
+            raise ValueError(f"cannot be imported ({type(error).__name__}: {error})") from error
         if not callable(found):
             raise ValueError(f"is not a function but a {type(found).__name__}")
         function: KeyFunction = found
@@ -97,7 +97,7 @@ def _names(value: Iterable[object]) -> tuple[str, ...]:
     names: list[str] = []
     for name in value:
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"has {name!r}, which is no argument name; a key list holds plain argument names")
+            raise ValueError(f"has {name!r}: a key list holds plain argument names")
         if name in names:
             raise ValueError(f"names {name!r} twice")
         names.append(name)
@@ -114,7 +114,7 @@ def parse_template(text: str) -> Template:
     try:
         parsed = list(string.Formatter().parse(text))
     except ValueError as error:
-        raise ValueError(f"has unbalanced braces ({error}); write {{{{ and }}}} for braces themselves") from None
+        raise ValueError(f"has unbalanced braces ({error}); write {{{{ for a brace itself") from None
     for words, name, spec, conversion in parsed:
         if words and parts and isinstance(parts[-1], str):
             parts[-1] += words

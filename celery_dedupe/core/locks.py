@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-LockName = Literal["until_started", "while_running", "queue_and_run", "until_finished", "until_expired", "once"]
+LockName = Literal[
+    "until_started", "while_running", "queue_and_run", "until_finished", "until_expired", "once"
+]
 State = Literal["queued", "running", "done"]
 OnConflict = Literal["skip", "wait", "raise"]
 OnStoreError = Literal["allow", "refuse"]

@@ -1,111 +1,168 @@
-"""What a rule asks for: a lock, the key it is taken under, and what happens to duplicates."""
+"""What a rule asks for, read from how people write it, and a call's own wishes laid over it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import MappingProxyType
 from typing import Any
 
-from celery_dedupe.core.durations import Duration
-from celery_dedupe.core.fields import InWorkflow, OnDuplicate, OnLeaseLost, misfit, read_field
-from celery_dedupe.core.keyspecs import KeySource, KeySpec
-from celery_dedupe.core.locks import LOCKS, Lock, LockName, OnConflict, OnStoreError
+from celery_dedupe.core.durations import seconds
+from celery_dedupe.core.fields import misfit, need_period, read_field
+from celery_dedupe.core.keyspecs import Dotted, Template
+from celery_dedupe.core.locks import LOCKS, Lock
+from celery_dedupe.core.suggestions import choices
+from celery_dedupe.core.terms import Policy, written
 from celery_dedupe.errors import ConfigurationError
 
-__all__ = ["LOCKS", "Lock", "Policy"]
+__all__ = ["LOCKS", "Lock", "Policy", "overlay", "parse_policies", "portable"]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False)
-class Policy:
-    """One lock on a task, with every field set.
+def parse_policies(
+    value: object,
+    *,
+    where: str,
+    defaults: Mapping[str, Any] = _NOTHING,
+    named: Mapping[str, Any] = _NOTHING,
+) -> tuple[Policy, ...]:
+    """Return the policies that a rule's value spells, in order; none for ``None`` and ``False``.
 
-    The constructor takes what a rule's dict takes: durations may be seconds, a ``timedelta`` or a text such as
-    ``"2h"``. The attributes hold them as seconds, and ``on_conflict`` and ``on_store_error`` as the lock's own
-    choice where ``None`` was given.
-
-    Attributes:
-        lock: the kind of lock, see :data:`LOCKS`.
-        key: which arguments make two calls the same; ``None`` means all of them, ``()`` none.
-        scope: the word that tasks sharing the lock have in common; ``None`` means the task's own name.
-        queue_ttl: how long a queued claim lives, in seconds, beyond the time to ``eta``.
-        lease: how long a running slot lives unless renewed, in seconds.
-        period: seconds between accepted publishes; only with ``until_expired``, which needs it.
-        keep: seconds that ``once`` remembers a success; ``None`` is for ever.
-        limit: how many may run at once.
-        on_duplicate: what the caller of a refused publish gets.
-        on_conflict: what happens to a run that finds the lock taken.
-        on_store_error: go on unprotected, or refuse, while the store cannot be reached.
-        in_workflow: publish a duplicate that carries a continuation, or drop it all the same.
-        on_lease_lost: what happens to a run whose lease is lost.
-        wait_limit: for how long a run waits for the lock before it is skipped, in seconds.
-        params: the task's argument names in order, for programs that do not have the task.
-        part: tells two policies of one list apart that would make the same key; set when a list is parsed.
+    Args:
+        value: a policy's name, a dict of fields, a :class:`Policy`, or a list of them. The ``lock`` of a dict
+            may be one of ``named``: the dict's other fields are laid over it.
+        where: the setting that holds the value, for error messages.
+        defaults: fields for what the value leaves open, applied where they suit the lock.
+        named: the user's own policies, by name.
 
     Raises:
-        ConfigurationError: a value does not suit its field, or a field does not suit the lock.
+        ConfigurationError: the value is wrong; the message begins with ``where``.
     """
+    return _apart(_Reader(defaults, named).read(value, where))
 
-    lock: LockName
-    key: KeySpec
-    scope: str | None
-    queue_ttl: float
-    lease: float
-    period: float | None
-    keep: float | None
-    limit: int
-    on_duplicate: OnDuplicate
-    on_conflict: OnConflict
-    on_store_error: OnStoreError
-    in_workflow: InWorkflow
-    on_lease_lost: OnLeaseLost
-    wait_limit: float
-    params: tuple[str, ...] | None
-    part: str
 
-    def __init__(
-        self,
-        *,
-        lock: LockName = "queue_and_run",
-        key: KeySource = None,
-        scope: str | None = None,
-        queue_ttl: Duration = "1h",
-        lease: Duration = "60s",
-        period: Duration | None = None,
-        keep: Duration | None = "7d",
-        limit: int = 1,
-        on_duplicate: OnDuplicate = "existing",
-        on_conflict: OnConflict | None = None,
-        on_store_error: OnStoreError | None = None,
-        in_workflow: InWorkflow = "publish",
-        on_lease_lost: OnLeaseLost = "continue",
-        wait_limit: Duration = "1h",
-        params: tuple[str, ...] | list[str] | None = None,
-        part: str = "",
-    ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "part")}
-        where = "Policy(...)"
-        values = {name: read_field(name, value, where=where) for name, value in given.items()}
-        traits = LOCKS[values["lock"]]
-        if traits.periodic and values["period"] is None:
-            raise ConfigurationError(f"{where}: lock {traits.name!r} needs a period, such as period='1h'")
-        values["on_conflict"] = values["on_conflict"] or traits.on_conflict
-        values["on_store_error"] = values["on_store_error"] or traits.on_store_error
+def overlay(
+    policies: tuple[Policy, ...],
+    value: object,
+    *,
+    where: str,
+    defaults: Mapping[str, Any] = _NOTHING,
+    named: Mapping[str, Any] = _NOTHING,
+) -> tuple[Policy, ...]:
+    """Return the policies of a call that brings a ``dedupe=`` option of its own.
+
+    ``None`` and ``False`` leave the call alone. A dict lays its fields over each of the task's ``policies``,
+    or over the default policy if there is none; each field must suit at least one of them. Anything else
+    replaces them. A ``key`` without braces is a literal text here.
+
+    Raises:
+        ConfigurationError: the value is wrong; the message begins with ``where``.
+    """
+    reader = _Reader(defaults, named, literal_keys=True)
+    if isinstance(value, Mapping) and policies and value.get("lock") not in named:
+        return _apart(reader.lay(value, policies, where))
+    return _apart(reader.read(value, where))
+
+
+def portable(value: object) -> Any:
+    """Return a call's ``dedupe=`` option in a form that JSON carries and :func:`overlay` reads.
+
+    A key function is left out, since the key itself travels with the message.
+    """
+    if isinstance(value, Policy):
+        return [portable(written(value))]
+    if isinstance(value, Mapping):
+        return {
+            name: portable(item)
+            for name, item in value.items()
+            if not (name == "key" and (callable(item) or isinstance(item, Dotted)))
+        }
+    if isinstance(value, (list, tuple)):
+        return [portable(item) for item in value]
+    if isinstance(value, Template):
+        return value.text
+    return seconds(value) if isinstance(value, timedelta) else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    defaults: Mapping[str, Any]
+    named: Mapping[str, Any]
+    literal_keys: bool = False
+
+    def read(self, value: object, where: str) -> tuple[Policy, ...]:
+        if value is None or value is False:
+            return ()
+        if isinstance(value, Policy):
+            return (value,)
+        if isinstance(value, str):
+            return self._by_name(value, where)
+        if isinstance(value, Mapping):
+            base = value.get("lock")
+            if isinstance(base, str) and base in self.named and base not in LOCKS:
+                rest = {name: item for name, item in value.items() if name != "lock"}
+                return self.lay(rest, self._by_name(base, where), where)
+            return self._build(value, where)
+        if isinstance(value, (list, tuple)):
+            each = (self.read(item, f"{where}[{index}]") for index, item in enumerate(value))
+            return tuple(policy for some in each for policy in some)
+        raise ConfigurationError(
+            f"{where}: {value!r} is no policy; write a policy's name, a dict of fields, a Policy, "
+            "a list of them, or None to leave the task alone"
+        )
+
+    def _by_name(self, name: str, where: str) -> tuple[Policy, ...]:
+        if name in LOCKS:
+            return self._build({"lock": name}, where)
+        if name not in self.named:
+            known = choices(name, [*LOCKS, *self.named])
+            raise ConfigurationError(f"{where}: there is no policy {name!r}; {known}")
+        others = {other: value for other, value in self.named.items() if other != name}
+        return _Reader(self.defaults, others).read(self.named[name], f"{where}: dedupe_policies[{name!r}]")
+
+    def lay(self, over: Mapping[str, Any], policies: tuple[Policy, ...], where: str) -> tuple[Policy, ...]:
+        """Lay the fields over each policy whose lock they suit; a field that suits none is an error."""
+        values = self._values(over, where)
+        locks = [LOCKS[values.get("lock", policy.lock)] for policy in policies]
         for name, value in values.items():
-            reason = misfit(name, traits, value)
-            if reason and value != _unset(name, traits):
-                raise ConfigurationError(f"{where}: {name} {given[name]!r} {reason}")
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "part", part)
+            reasons = [misfit(name, lock, value) for lock in locks]
+            if reasons and all(reasons):
+                raise ConfigurationError(f"{where}: {name} {over[name]!r} {reasons[0]}")
+        return tuple(_make(values, written(policy), where) for policy in policies)
 
-    @property
-    def traits(self) -> Lock:
-        """What the lock of this policy does."""
-        return LOCKS[self.lock]
+    def _build(self, fields: Mapping[str, Any], where: str) -> tuple[Policy]:
+        values = self._values(fields, where)
+        background = _Reader(self.defaults, self.named)._values(self.defaults, "dedupe_defaults")
+        lock = LOCKS[values.get("lock") or background.get("lock") or "queue_and_run"]
+        for name, value in values.items():
+            if reason := misfit(name, lock, value):
+                raise ConfigurationError(f"{where}: {name} {fields[name]!r} {reason}")
+        return (_make(values, background, where),)
+
+    def _values(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
+        return {
+            name: read_field(name, value, where=where, literal_key=self.literal_keys)
+            for name, value in fields.items()
+        }
 
 
-def _unset(name: str, lock: Lock) -> Any:
-    """Return what the field holds where nothing was written."""
-    default = (Policy.__init__.__kwdefaults__ or {})[name]
-    value = read_field(name, default, where="default")
-    if name in ("on_conflict", "on_store_error"):
-        return getattr(lock, name)
-    return value
+def _make(values: Mapping[str, Any], background: Mapping[str, Any], where: str) -> Policy:
+    """Return the policy of ``values``, and of those in ``background`` that suit its lock."""
+    merged = {**background, **values}
+    lock = LOCKS[merged.get("lock", "queue_and_run")]
+    need_period(lock, merged, where=where)
+    return Policy(**{name: value for name, value in merged.items() if not misfit(name, lock, value)})
+
+
+def _apart(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
+    """Number those that would make an earlier one's key: each of a task's locks has a key of its own."""
+    seen: list[tuple[str | None, object]] = []
+    result: list[Policy] = []
+    for policy in policies:
+        key = frozenset(policy.key) if isinstance(policy.key, tuple) else policy.key
+        part = str(seen.count((policy.scope, key)) or "")
+        seen.append((policy.scope, key))
+        result.append(policy if policy.part == part else replace(policy, part=part))
+    return tuple(result)
