@@ -1,1 +1,31 @@
 """Stops duplicate work in a Celery code base without touching its tasks."""
+
+from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.verdicts import Duplicate
+from celery_dedupe.errors import (
+    ConfigurationError,
+    DedupeError,
+    DuplicateTask,
+    LeaseLost,
+    StoreUnavailable,
+    UnkeyableArguments,
+)
+from celery_dedupe.extension import Dedupe
+from celery_dedupe.gates.desk import current_lease
+from celery_dedupe.gates.publish import duplicate_of
+from celery_dedupe.heartbeat import Lease
+
+__all__ = [
+    "ConfigurationError",
+    "Dedupe",
+    "DedupeError",
+    "Duplicate",
+    "DuplicateTask",
+    "Lease",
+    "LeaseLost",
+    "Policy",
+    "StoreUnavailable",
+    "UnkeyableArguments",
+    "current_lease",
+    "duplicate_of",
+]

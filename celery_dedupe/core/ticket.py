@@ -1,0 +1,63 @@
+"""What a message carries of its claim: made once by the publisher, read by whoever ends the claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+HEADER = "dedupe"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The claim of one message.
+
+    Attributes:
+        keys: one key a policy, in the order of the task's policies.
+        nonce: new with every publish; a redelivery of the message has the same one.
+        override: the call's own ``dedupe=`` option, or ``None``; the worker lays it over its rules again.
+        successor_of: id of the run from within which the call was made, if that run holds one of the keys.
+        workflow: other tasks wait for this very message (chain, chord, group, callback).
+        waits: how often the message has come back from a conflict at its start.
+        waited: seconds it has waited for that in all, by its own delays: no clocks are compared.
+    """
+
+    keys: tuple[str, ...] = ()
+    nonce: str = ""
+    override: Any = None
+    successor_of: str = ""
+    workflow: bool = False
+    waits: int = 0
+    waited: float = 0.0
+
+    def to_header(self) -> dict[str, Any]:
+        """The header's value: plain JSON, without what has its default."""
+        header: dict[str, Any] = {"v": VERSION, "k": list(self.keys), "n": self.nonce}
+        if self.override is not None:
+            header["o"] = self.override
+        if self.successor_of:
+            header["s"] = self.successor_of
+        if self.workflow:
+            header["f"] = 1
+        if self.waits:
+            header["w"] = [self.waits, self.waited]
+        return header
+
+
+def from_headers(headers: Mapping[str, Any] | None) -> Ticket | None:
+    """The ticket among a message's custom headers; ``None`` if there is none that this version understands."""
+    header = (headers or {}).get(HEADER)
+    if not isinstance(header, Mapping) or header.get("v") != VERSION:
+        return None
+    waits, waited = header.get("w", (0, 0.0))
+    return Ticket(
+        keys=tuple(header.get("k", ())),
+        nonce=header.get("n", ""),
+        override=header.get("o"),
+        successor_of=header.get("s", ""),
+        workflow=bool(header.get("f")),
+        waits=waits,
+        waited=waited,
+    )

@@ -1,0 +1,190 @@
+"""Decisions as values: what a policy makes of the store's reply. Pure; the guard carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from celery_dedupe.core.call import Call
+from celery_dedupe.core.locks import State
+from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.record import Holder
+from celery_dedupe.core.ticket import Ticket
+from celery_dedupe.core.transitions import BeginAsk, ClaimAsk, FinishAsk
+
+FIRST_DELAY = 0.5  # seconds; doubled with each wait
+LONGEST_DELAY = 30.0  # seconds
+JITTER = 0.25  # of the delay, to both sides
+
+Ending = Literal["succeeded", "failed", "ignored", "retried", "requeued", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Why a call was turned away: the task that holds the lock.
+
+    Attributes:
+        task_id: id of the task that holds the lock (the incumbent).
+        task: name of the task that was turned away.
+        state: what the incumbent is: ``"queued"``, ``"running"`` or ``"done"``.
+        expires_in: seconds until its claim ends unless renewed; ``None`` if it is kept for ever.
+        key: the lock's key in the store.
+    """
+
+    task_id: str
+    task: str
+    state: str
+    expires_in: float | None
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The run ends REVOKED: the work is being done, or was done, by another."""
+
+    duplicate: Duplicate
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """The run ends FAILURE with ``DuplicateTask``."""
+
+    duplicate: Duplicate
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The message is sent again, to start in ``delay`` seconds with ``ticket``."""
+
+    delay: float
+    ticket: Ticket
+    reason: str
+    duplicate: Duplicate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """The run ends without a trace: another copy of this very message has done its work."""
+
+    reason: str
+
+
+Refusal = Skip | Raise | Wait | Quiet
+
+
+def duplicate(holder: Holder, task: str, key: str) -> Duplicate:
+    """What the caller is told of ``holder``."""
+    expires_in = None if holder.expires_in is None else holder.expires_in / 1000
+    return Duplicate(holder.task_id, task, holder.state, expires_in, key)
+
+
+def claim_ask(policy: Policy, key: str, call: Call) -> ClaimAsk | None:
+    """What a publish asks of the store for one policy; ``None`` where the lock has no queued claim."""
+    if not policy.traits.claims:
+        return None
+    blocked_by: frozenset[State] = policy.traits.publish_blocked_by
+    return ClaimAsk(key, _ms(queued_for(policy, call)), frozenset(blocked_by))
+
+
+def queued_for(policy: Policy, call: Call) -> float:
+    """Seconds that the claim of a published call lives: its eta is added, its expiry is the cap."""
+    if policy.period is not None:
+        return policy.period
+    seconds = policy.queue_ttl + max(call.eta_in, 0.0)
+    return seconds if call.expires_in is None else max(min(seconds, call.expires_in), 1.0)
+
+
+def must_publish(policy: Policy, ticket: Ticket) -> bool:
+    """Whether a duplicate goes out all the same, unclaimed, since other tasks wait for this very message."""
+    return ticket.workflow and policy.in_workflow == "publish"
+
+
+def wait_delay(waits: int, roll: float) -> float:
+    """Seconds until the next try after ``waits`` waits; ``roll`` is a random number from 0 to 1."""
+    delay = min(FIRST_DELAY * 2.0 ** min(waits, 16), LONGEST_DELAY)
+    return delay * (1 + JITTER * (2 * roll - 1))
+
+
+def begin_ask(policy: Policy, key: str, ticket: Ticket, delay: float) -> BeginAsk | None:
+    """What a start asks of the store for one policy; ``None`` where it ends nothing and takes nothing."""
+    traits = policy.traits
+    if traits.periodic:
+        return None
+    if not traits.runs:
+        return BeginAsk(key, slot=False)
+    comes_back = _ms(delay + policy.queue_ttl)
+    return BeginAsk(
+        key,
+        slot=True,
+        limit=policy.limit,
+        lease=_ms(policy.lease),
+        hold=comes_back if traits.claims and may_wait(policy, ticket) else 0,
+        mark=comes_back,
+        remembers=traits.remembers,
+    )
+
+
+def may_wait(policy: Policy, ticket: Ticket) -> bool:
+    """Whether a refused start of this message could be one that comes back later."""
+    return policy.on_conflict == "wait" or bool(ticket.successor_of) or must_publish(policy, ticket)
+
+
+def on_conflict(
+    policy: Policy, key: str, task: str, holders: Sequence[Holder], ticket: Ticket, delay: float
+) -> Refusal:
+    """What becomes of a run that ``holders`` keep from starting.
+
+    What is done cannot be waited for. A successor waits for the run it was published from, however long
+    that takes; everything else waits ``wait_limit`` seconds in all and is a duplicate then.
+    """
+    found = duplicate(holders[0], task, key)
+    if holders[0].state != "done":
+        if any(holder.task_id == ticket.successor_of for holder in holders):
+            return wait(ticket, delay, "its predecessor still runs", found)
+        patient = policy.on_conflict == "wait" or (policy.on_conflict == "skip" and must_publish(policy, ticket))
+        if patient and ticket.waited < policy.wait_limit:
+            return wait(ticket, delay, "the lock is held", found)
+    return Raise(found) if policy.on_conflict == "raise" else Skip(found)
+
+
+def wait(ticket: Ticket, delay: float, reason: str, found: Duplicate | None = None) -> Wait:
+    """Come back in ``delay`` seconds."""
+    later = Ticket(
+        ticket.keys,
+        ticket.nonce,
+        ticket.override,
+        ticket.successor_of,
+        ticket.workflow,
+        ticket.waits + 1,
+        round(ticket.waited + delay, 3),
+    )
+    return Wait(delay, later, reason, found)
+
+
+def finish_ask(policy: Policy, key: str, token: str, ending: Ending, retry_in: float) -> FinishAsk | None:
+    """What the end of a run asks of the store for one policy; ``None`` where nothing changes.
+
+    ``"unknown"`` is a run that was torn down without a word on whether its message comes back: the claim
+    is kept for one lease, which is how long a dead worker's would have lived.
+    """
+    traits = policy.traits
+    if traits.periodic:
+        return FinishAsk(key, "", "withdrawn") if ending == "failed" else None
+    comes_back = {
+        "retried": max(retry_in, 0.0) + policy.queue_ttl,
+        "requeued": policy.queue_ttl,
+        "unknown": policy.lease,
+    }
+    if traits.claims and ending in comes_back:
+        return FinishAsk(key, token, "queued", _ms(comes_back[ending]))
+    if not traits.runs:
+        return None
+    if traits.remembers and ending == "succeeded":
+        return FinishAsk(key, token, "done", 0 if policy.keep is None else _ms(policy.keep))
+    # A run that has no slot, since the store was away at its start, may still have its queued claim there.
+    return FinishAsk(key, token, "free" if token else "withdrawn")
+
+
+def _ms(seconds: float) -> int:
+    return max(int(seconds * 1000), 1)

@@ -1,0 +1,82 @@
+"""The ends that only a signal outside the task's own process tells of: claims are given back here.
+
+``task_postrun`` ends a run where it ran (``gates/run.py``). These end what never ran, or was killed:
+
+| signal | sent by | meaning |
+|---|---|---|
+| ``task_revoked`` | the parent | revoked or expired before its start; or terminated |
+| ``task_failure`` | the parent | child lost (``WorkerLostError``), hard time limit (Celery 5.7) |
+| ``task_internal_error`` | the child | the tracer itself failed |
+| ``task_unknown``, ``task_rejected`` | the parent | not registered, not decodable |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.app.task import Task
+from celery.worker.request import Request
+
+from celery_dedupe import messages
+from celery_dedupe.core.ticket import from_headers
+from celery_dedupe.gates.desk import Desk, current_run
+
+logger = logging.getLogger("celery_dedupe")
+
+KILLED = (WorkerLostError, TimeLimitExceeded, Terminated)
+
+
+class Endings:
+    """Gives back what a task holds when its own process cannot."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        # task_failure carries no request, and Celery forgets its own before it sends the signal.
+        self._received: WeakValueDictionary[str, Request] = WeakValueDictionary()
+
+    def task_received(self, request: Request, **_: Any) -> None:
+        """Remember the request of a task that may hold locks, for as long as the worker itself does."""
+        if self._desk.policies(request.task.name) or from_headers(request.request_dict):
+            self._received[request.id] = request
+
+    def task_revoked(self, sender: Task, request: Any, terminated: bool, **_: Any) -> None:
+        """It will not run. Only a terminated one may have slots: another worker may run a copy of the other."""
+        self._give_back(sender.name, request.id, request.headers, request, running=terminated)
+
+    def task_failure(self, sender: Task, task_id: str, exception: BaseException, **_: Any) -> None:
+        """Its process was killed; an ordinary failure is ended by ``task_postrun`` in the process that ran it."""
+        request = self._received.get(task_id)
+        if request is not None and isinstance(exception, KILLED) and current_run() is None:
+            self._give_back(sender.name, task_id, request.request_dict, request, running=True)
+
+    def task_internal_error(self, sender: Task, task_id: str, request: Any, **_: Any) -> None:
+        """The tracer failed after ``task_postrun``: nothing will come back for a claim kept in the queue."""
+        self._give_back(sender.name, task_id, request, None, running=False)
+
+    def task_unknown(self, message: Any, id: str, name: str, **_: Any) -> None:
+        """No such task here."""
+        self._give_back(name, id, message.headers, None, running=False)
+
+    def task_rejected(self, message: Any, **_: Any) -> None:
+        """A message that is no task, or cannot be decoded; its headers may tell whose it was."""
+        headers = message.headers or {}
+        if headers.get("id"):
+            self._give_back(headers.get("task", ""), headers["id"], headers, None, running=False)
+
+    def _give_back(
+        self, task: str, task_id: str, headers: Mapping[str, Any] | None, request: Any, *, running: bool
+    ) -> None:
+        try:
+            ticket = from_headers(headers)
+            keys = ticket.keys if ticket else ()
+            if ticket is None and request is not None:
+                # Its publisher does not have the extension: the keys are those that the run's own process made.
+                policies = self._desk.policies(task)
+                keys = self._desk.keys(messages.requested(task, request, self._desk.signature(task)), policies)
+            self._desk.guard.withdraw(keys, task_id, running=running)
+        except Exception:
+            logger.exception("%s[%s]: its claim was not given back and will run out by itself", task, task_id)

@@ -1,0 +1,215 @@
+"""``Dedupe(app).init_app()``: puts the parts together and attaches them to a Celery app by signals alone."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery import Celery
+from celery import signals as celery_signals
+from celery.utils.dispatch import Signal
+
+from celery_dedupe import messages
+from celery_dedupe.core.call import Call
+from celery_dedupe.core.keys import check_policy, make_key
+from celery_dedupe.core.policy import Policy, overlay, parse_policies
+from celery_dedupe.endings import Endings
+from celery_dedupe.errors import ConfigurationError
+from celery_dedupe.gates.publish import PublishGate
+from celery_dedupe.gates.run import RunGate
+from celery_dedupe.guard import Guard
+from celery_dedupe.settings import Settings, read_settings
+from celery_dedupe.store.connect import open_store
+
+logger = logging.getLogger("celery_dedupe")
+
+ATTRIBUTE = "dedupe"  # ``app.dedupe`` is the extension that is attached to the app
+
+
+class Dedupe:
+    """Stops duplicate work of one Celery app.
+
+    Settings are read on first use, so ``init_app`` may come before or after ``config_from_object``.
+
+    Arguments:
+        app: the Celery app; may be given to ``init_app`` instead.
+        **settings: ``url``, ``rules``, ``policies``, ``defaults``, ``mode``, ``prefix``, ``store_options``,
+            ``eager``, ``client``: each beats the setting ``dedupe_...`` of its name in the app's configuration.
+    """
+
+    app: Celery
+
+    def __init__(self, app: Celery | None = None, **settings: Any) -> None:
+        if app is not None:
+            self.app = app
+        self._overrides = settings
+        self._lock = threading.RLock()
+        self._settings: Settings | None = None
+        self._guard: Guard | None = None
+        self._policies: dict[str, tuple[Policy, ...]] = {}
+        self._signatures: dict[str, inspect.Signature | None] = {}
+        self._connected: list[tuple[Signal, str]] = []
+
+    def init_app(self, app: Celery | None = None) -> Dedupe:
+        """Attach to the app's signals and return the extension. On an app that has one already: no effect."""
+        if app is not None:
+            self.app = app
+        if getattr(self, "app", None) is None:
+            raise ConfigurationError("Dedupe has no app: write Dedupe(app).init_app() or Dedupe().init_app(app)")
+        attached: Dedupe | None = self.app.__dict__.get(ATTRIBUTE)
+        if attached is not None:
+            return attached
+        self._publish_gate = PublishGate(self)
+        self._run_gate = RunGate(self, lambda: self.settings.eager)
+        self._endings = Endings(self)
+        setattr(self.app, ATTRIBUTE, self)
+        self.app.send_task = self._publish_gate.send_task
+        for signal, handler in self._table():
+            self._connect(signal, handler)
+        # Tracers look for before_start when they are built: for eager calls that may be at any time from now.
+        self.app.on_after_finalize.connect(self._on_finalize, weak=False, dispatch_uid=self._uid("finalize"))
+        if self.app.finalized:
+            self._run_gate.install()
+        return self
+
+    def close(self) -> None:
+        """Undo ``init_app``: the app is as it was, leases held by this process are renewed no more."""
+        if self.app.__dict__.get(ATTRIBUTE) is not self:
+            return
+        while self._connected:
+            signal, uid = self._connected.pop()
+            signal.disconnect(dispatch_uid=uid)
+        self.app.on_after_finalize.disconnect(dispatch_uid=self._uid("finalize"))
+        self._run_gate.uninstall()
+        del self.app.send_task
+        delattr(self.app, ATTRIBUTE)
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, read on first use. Raises ``ConfigurationError``."""
+        if self._settings is None:
+            with self._lock:
+                self._settings = self._settings or read_settings(self.app.conf, **self._overrides)
+        return self._settings
+
+    @property
+    def guard(self) -> Guard:
+        """Rules on claims, runs and ends; opens the store on first use."""
+        if self._guard is None:
+            with self._lock:
+                self._guard = self._guard or self._open()
+        return self._guard
+
+    def policies(self, task: str, override: Any = None) -> tuple[Policy, ...]:
+        """The policies of a task: its own ``dedupe=``, else the rules'; with a call's own laid over them."""
+        found = self._policies.get(task)
+        if found is None:
+            found = self._resolve(task)
+        if override is None or self.settings.mode == "off":
+            return found
+        settings = self.settings
+        where = f"dedupe= of a call of {task}"
+        return overlay(found, override, where=where, defaults=settings.defaults, named=settings.policies)
+
+    def signature(self, task: str) -> inspect.Signature | None:
+        """The signature that callers of a task see; ``None`` where the task is unknown here."""
+        return self._signatures.get(task)
+
+    def keys(self, call: Call, policies: Sequence[Policy]) -> tuple[str, ...]:
+        """One key a policy."""
+        prefix = self.settings.prefix
+        return tuple(make_key(call, policy, prefix=prefix).text for policy in policies)
+
+    def _open(self) -> Guard:
+        settings = self.settings
+        store = open_store(settings)
+        return Guard(store, observe=settings.mode == "observe", app=self.app, state_of=self._state_of)
+
+    def _resolve(self, name: str) -> tuple[Policy, ...]:
+        settings = self.settings
+        if settings.mode == "off":
+            return ()
+        task = self.app._tasks.get(name)  # Not ``app.tasks``: a publish by name must not finalize the app.
+        own = getattr(task, "dedupe", None)
+        if own is not None:
+            where = f"dedupe= of task {name}"
+            policies = parse_policies(own, where=where, defaults=settings.defaults, named=settings.policies)
+        else:
+            match = settings.rules.resolve(name)
+            where, policies = f"dedupe_rules[{match.rule!r}]", match.policies
+        if task is not None:
+            signature = messages.signature_of(task)
+            for policy in policies:
+                check_policy(policy, signature, f"{where} for task {name}")
+            self._signatures[name] = signature
+        if task is not None or self.app.finalized:
+            self._policies[name] = policies
+        return policies
+
+    def _state_of(self, task_id: str, since: int) -> str | None:
+        try:
+            return messages.final_state(self.app, task_id, since)
+        except Exception:
+            logger.debug("No look at the result of %s", task_id, exc_info=True)
+            return None
+
+    def _table(self) -> list[tuple[Signal, Callable[..., None]]]:
+        """Every signal with its handler."""
+        endings, run = self._endings, self._run_gate
+        return [
+            (celery_signals.before_task_publish, self._publish_gate.before_task_publish),
+            (celery_signals.task_received, endings.task_received),
+            (celery_signals.task_prerun, run.task_prerun),
+            (celery_signals.task_postrun, run.task_postrun),
+            (celery_signals.task_revoked, endings.task_revoked),
+            (celery_signals.task_failure, endings.task_failure),
+            (celery_signals.task_internal_error, endings.task_internal_error),
+            (celery_signals.task_unknown, endings.task_unknown),
+            (celery_signals.task_rejected, endings.task_rejected),
+            (celery_signals.worker_init, self._on_worker_init),
+            (celery_signals.worker_shutdown, self._on_worker_shutdown),
+        ]
+
+    def _connect(self, signal: Signal, handler: Callable[..., None]) -> None:
+        def receive(sender: Any = None, **named: Any) -> None:
+            # Signals are global. Senders are tasks, consumers and workers, each of which has its app;
+            # before_task_publish sends a task's name, and its gate knows its own publishes.
+            if isinstance(sender, str) or sender.app is self.app:
+                handler(sender=sender, **named)
+
+        uid = self._uid(handler.__name__)
+        signal.connect(receive, weak=False, dispatch_uid=uid)
+        self._connected.append((signal, uid))
+        # First in the list, so that no tracer opens a span for a publish that does not happen.
+        with signal.lock:
+            signal.receivers.insert(0, signal.receivers.pop())
+            signal.sender_receivers_cache.clear()
+
+    def _uid(self, name: str) -> str:
+        return f"celery_dedupe:{id(self.app)}:{name}"
+
+    def _on_finalize(self, **_: Any) -> None:
+        self._run_gate.install()
+
+    def _on_worker_init(self, **_: Any) -> None:
+        """A worker does not start with a bad setting: better now, in one line, than task by task later."""
+        try:
+            for name in self.app.tasks:
+                self.policies(name)
+            if self.settings.mode != "off":
+                self.guard  # noqa: B018 - opens the store: a bad URL or option shows here
+        except ConfigurationError as error:
+            raise SystemExit(f"celery-dedupe: {error}") from None
+        self._run_gate.install()
+
+    def _on_worker_shutdown(self, **_: Any) -> None:
+        """Runs have ended by now, or have been killed: what this process still holds is freed."""
+        if self._guard is not None:
+            self._guard.abandon()
+

@@ -1,0 +1,162 @@
+"""The publish gate: ``before_task_publish`` decides, ``app.send_task`` carries it out.
+
+``send_task`` is the one door of every publish: ``delay``, canvas, beat, ``retry``, ``replace``, by name.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+from celery.app.task import Context
+
+from celery_dedupe import messages
+from celery_dedupe.core.policy import Policy, portable
+from celery_dedupe.core.ticket import HEADER, Ticket
+from celery_dedupe.core.verdicts import Duplicate
+from celery_dedupe.gates.desk import VERDICT, Desk, claimed_by, current_run, end_as_duplicate, refusal
+from celery_dedupe.guard import Drop, Run
+
+DUPLICATE = "dedupe_duplicate"  # the attribute of a result that tells of the dropped publish
+
+
+@dataclass(slots=True)
+class _Publishing:
+    """One ``send_task`` under way, as the signal's receiver sees it.
+
+    ``promised``: somebody holds this id already, since a canvas froze it or a task replaces itself.
+    """
+
+    gate: PublishGate
+    policies: tuple[Policy, ...]
+    override: Any = None
+    promised: bool = False
+    retry_of: Run | None = None
+    task_id: str = ""
+    claimed: tuple[str, ...] = ()
+
+
+class _Dropped(BaseException):
+    """Leaves ``send_task`` through Celery's own code: an ``Exception`` would be swallowed by the signal."""
+
+    def __init__(self, publishing: _Publishing, why: Drop | Exception, request: Context | None = None) -> None:
+        super().__init__()
+        self.publishing = publishing
+        self.why = why
+        self.request = request
+
+
+_publishing: ContextVar[_Publishing | None] = ContextVar("celery_dedupe_publishing", default=None)
+_passing: ContextVar[bool] = ContextVar("celery_dedupe_passing", default=False)
+
+
+def pass_through(publish: Any) -> None:
+    """Call ``publish`` so that its message goes out as it is, ticket and all."""
+    token = _passing.set(True)
+    try:
+        publish()
+    finally:
+        _passing.reset(token)
+
+
+def duplicate_of(result: object) -> Duplicate | None:
+    """Why the publish that returned ``result`` was dropped; ``None`` if it was not.
+
+    ``result`` is what ``delay``, ``apply_async`` or ``send_task`` returned: with ``on_duplicate="existing"``
+    a dropped publish returns the incumbent's result, which this tells from a result of its own.
+    """
+    found: Duplicate | None = getattr(result, DUPLICATE, None)
+    return found
+
+
+class PublishGate:
+    """Shadows ``app.send_task`` and answers ``before_task_publish``."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._send_task = desk.app.send_task
+
+    def send_task(self, name: str, *args: Any, dedupe: Any = None, **options: Any) -> Any:
+        """``Celery.send_task`` with one more option, the call's own ``dedupe``."""
+        publishing = None if _passing.get() else self._publishing(name, dedupe, options)
+        # Set even to None: this may be a publish from within a receiver of another publish.
+        token = _publishing.set(publishing)
+        try:
+            return self._send_task(name, *args, **options)
+        except _Dropped as dropped:
+            if dropped.publishing is not publishing:
+                raise
+            return self._answer(dropped, options)
+        except BaseException:
+            if publishing is not None and publishing.claimed:
+                self._desk.guard.withdraw(publishing.claimed, publishing.task_id)
+            raise
+        finally:
+            _publishing.reset(token)
+
+    def before_task_publish(self, sender: str, body: Any, headers: dict[str, Any], **_: Any) -> None:
+        """Receiver: claim the call and write its ticket into ``headers``, or leave by ``_Dropped``."""
+        publishing = _publishing.get()
+        if publishing is None or publishing.gate is not self or publishing.task_id:
+            return
+        try:
+            outcome = self._decide(publishing, sender, body, headers)
+        except Exception as error:  # The caller's to see: a signal would log it and publish.
+            raise _Dropped(publishing, error) from None
+        if outcome is not None:
+            raise _Dropped(publishing, outcome, messages.context(body, headers))
+
+    def _publishing(self, name: str, override: Any, options: dict[str, Any]) -> _Publishing | None:
+        task = self._desk.app.current_worker_task
+        task_id = options.get("task_id")
+        if task is not None and task_id == task.request.id and options.get("retries", 0) > task.request.retries:
+            # A retry goes on under the terms of its run, which the message's own header carries.
+            run = getattr(task.request, VERDICT, None)
+            return _Publishing(self, run.policies, retry_of=run) if isinstance(run, Run) else None
+        policies = self._desk.policies(name, override)
+        if not policies and override is None:
+            return None
+        promised = bool(task_id and (options.get("parent_id") or options.get("root_id")))
+        return _Publishing(self, policies, override, promised)
+
+    def _decide(self, publishing: _Publishing, name: str, body: Any, headers: dict[str, Any]) -> Drop | None:
+        desk, policies, run = self._desk, publishing.policies, publishing.retry_of
+        call = messages.published(name, body, headers, desk.signature(name))
+        publishing.task_id = call.task_id
+        nonce = secrets.token_hex(4)
+        if run is not None:
+            # Never its own duplicate: the run still holds the claim, and its end puts it back in the queue.
+            run.retry_in = call.eta_in
+            headers[HEADER] = replace(run.ticket, nonce=nonce, waits=0, waited=0.0).to_header()
+            return None
+        publishing.promised = publishing.promised or call.workflow
+        ticket = Ticket(desk.keys(call, policies), nonce, portable(publishing.override), workflow=publishing.promised)
+        ticket = replace(ticket, successor_of=claimed_by(ticket, current_run()))
+        outcome = desk.guard.claim(call, policies, ticket)
+        if isinstance(outcome, Drop):
+            return outcome
+        publishing.claimed = ticket.keys if outcome else ()
+        headers[HEADER] = ticket.to_header()
+        return None
+
+    def _answer(self, dropped: _Dropped, options: dict[str, Any]) -> Any:
+        """What the caller of a dropped publish gets. Nothing of the publish is left behind."""
+        app, publishing, why = self._desk.app, dropped.publishing, dropped.why
+        # Celery subscribes to the new id's result before it asks its receivers.
+        consumer = getattr(app.backend, "result_consumer", None)
+        if consumer is not None and publishing.task_id:
+            consumer.cancel_for(publishing.task_id)
+        if isinstance(why, Exception):
+            raise why
+        found = why.duplicate
+        if options.get("task_id") and publishing.promised and dropped.request is not None:
+            end_as_duplicate(app.backend, dropped.request, found)
+        if why.policy.on_duplicate == "raise":
+            raise refusal(found)
+        if why.policy.on_duplicate == "none":
+            return None
+        result = (options.get("result_cls") or app.AsyncResult)(found.task_id)
+        setattr(result, DUPLICATE, found)
+        return result

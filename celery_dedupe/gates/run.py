@@ -1,0 +1,138 @@
+"""The run gate: ``task_prerun`` decides, a ``before_start`` on each task's class carries it out.
+
+``before_start`` runs inside the tracer's ``try``, so what it raises ends the run properly in every pool.
+The tracer looks it up on the task's class when it is built, after ``worker_init``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from celery.app.task import Context, Task
+from celery.exceptions import Ignore
+
+from celery_dedupe import interrupts, messages
+from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
+from celery_dedupe.core.verdicts import Ending, Quiet, Raise, Refusal, Skip, Wait
+from celery_dedupe.gates.desk import VERDICT, Desk, end_as_duplicate, refusal
+from celery_dedupe.gates.publish import pass_through
+from celery_dedupe.guard import Run
+
+logger = logging.getLogger("celery_dedupe")
+
+ENDINGS: dict[str | None, Ending] = {"SUCCESS": "succeeded", "FAILURE": "failed", "IGNORED": "ignored"}
+
+
+class RunGate:
+    """Answers ``task_prerun`` and ``task_postrun``, and refuses in each task's ``before_start``.
+
+    Arguments:
+        eager: whether eager calls take locks (``dedupe_eager``). They are never sent again to wait.
+    """
+
+    def __init__(self, desk: Desk, eager: Callable[[], bool]) -> None:
+        self._desk = desk
+        self._eager = eager
+        self._seams: list[tuple[type[Task], Any]] = []
+
+    def install(self) -> None:
+        """Set the seam on every task class that has none."""
+        for task in list(self._desk.app.tasks.values()):
+            cls = type(task)
+            if not hasattr(cls.__dict__.get("before_start"), "dedupe_seam"):
+                self._seams.append((cls, cls.__dict__.get("before_start")))
+                cls.before_start = self._seam(cls.before_start)
+
+    def uninstall(self) -> None:
+        """Put every task class back as it was."""
+        while self._seams:
+            cls, original = self._seams.pop()
+            if original is None:
+                del cls.before_start
+            else:
+                cls.before_start = original
+
+    def task_prerun(self, task: Task, task_id: str, **_: Any) -> None:
+        """Receiver: take the run's locks and note the verdict on ``task.request``."""
+        request = task.request
+        if request.called_directly or (request.is_eager and not self._eager()):
+            return
+        found = from_headers(request.headers)
+        try:
+            verdict = self._decide(task, request, found)
+        except Exception as error:
+            # The message is taken already; to refuse here would lose the task.
+            logger.exception("%s[%s] runs without its locks", task.name, task_id)
+            self._desk.guard.report_unprotected(task.name, task_id, f"{type(error).__name__}: {error}")
+            return
+        if verdict is not None:
+            setattr(request, VERDICT, verdict)
+
+    def task_postrun(self, task: Task, state: str | None = None, retval: Any = None, **_: Any) -> None:
+        """Receiver: free what the run holds. A run that was refused holds nothing and frees nothing."""
+        run = getattr(task.request, VERDICT, None)
+        if isinstance(run, Run):
+            self._desk.guard.finish(run, _ending(run, state, retval))
+
+    def _decide(self, task: Task, request: Context, found: Ticket | None) -> Run | Refusal | None:
+        desk, name = self._desk, task.name
+        policies = desk.policies(name, found.override if found else None)
+        if found and len(found.keys) != len(policies):
+            # The publisher had other rules: what it claimed is given back, this worker's rules count.
+            desk.guard.withdraw(found.keys, request.id)
+            found = Ticket(nonce=found.nonce, override=found.override, workflow=found.workflow)
+        if not policies:
+            return None
+        call = messages.requested(name, request, desk.signature(name))
+        if not found or not found.keys:
+            found = _ticket(desk.keys(call, policies), found)
+        if messages.succeeded_before(task, request):
+            return Quiet("an earlier delivery of this message has ended well")
+        return desk.guard.begin(call, policies, found, request.hostname or "", interrupts.of_this_thread)
+
+    def _seam(self, original: Any) -> Any:
+        def before_start(task: Task, task_id: str, args: Any, kwargs: Any) -> None:
+            verdict = getattr(task.request, VERDICT, None)
+            if isinstance(verdict, (Skip, Raise, Wait, Quiet)):
+                self._carry_out(task, verdict)
+            original(task, task_id, args, kwargs)
+
+        before_start.dedupe_seam = True  # type: ignore[attr-defined]
+        return before_start
+
+    def _carry_out(self, task: Task, verdict: Refusal) -> None:
+        request = task.request
+        if isinstance(verdict, Raise):
+            raise refusal(verdict.duplicate)
+        if isinstance(verdict, Skip):
+            if not request.is_eager:
+                end_as_duplicate(task.backend, request, verdict.duplicate)
+            raise Ignore(f"duplicate of {verdict.duplicate.task_id}")
+        if isinstance(verdict, Wait) and not request.is_eager:
+            self._send_again(task, request, verdict)
+        raise Ignore(verdict.reason)
+
+    def _send_again(self, task: Task, request: Context, verdict: Wait) -> None:
+        header = {HEADER: verdict.ticket.to_header()}
+        try:
+            pass_through(lambda: messages.sent_again(task, request, header, verdict.delay))
+        except BaseException:
+            # It ends FAILURE with this error: its message may be acknowledged already.
+            self._desk.guard.withdraw(verdict.ticket.keys, request.id)
+            raise
+
+
+def _ticket(keys: tuple[str, ...], found: Ticket | None) -> Ticket:
+    return Ticket(keys, found.nonce, found.override, workflow=found.workflow) if found else Ticket(keys)
+
+
+def _ending(run: Run, state: str | None, retval: Any) -> Ending:
+    if state == "RETRY":
+        # ``raise Retry()`` by hand sends nothing, so nothing will come back for the claim.
+        return "failed" if run.retry_in is None else "retried"
+    if state == "REJECTED":
+        return "requeued" if getattr(retval, "requeue", False) else "failed"
+    return ENDINGS.get(state, "unknown")

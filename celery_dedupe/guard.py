@@ -1,0 +1,296 @@
+"""The shell: asks the store, lets pure functions decide, and tells what came of it. No Celery, no Redis."""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from blinker import NamedSignal
+
+from celery_dedupe import signals
+from celery_dedupe.core import verdicts
+from celery_dedupe.core.call import Call
+from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.ticket import Ticket
+from celery_dedupe.core.transitions import Attempt, BeginAsk, Begun, Caller, LeaseAsk, Over, Redelivered, Refused
+from celery_dedupe.core.verdicts import Duplicate, Ending, Quiet, Raise, Refusal, Skip, Wait
+from celery_dedupe.errors import StoreUnavailable
+from celery_dedupe.heartbeat import Heartbeat, Lease
+from celery_dedupe.store.breaker import Breaker
+from celery_dedupe.store.protocol import Store
+
+logger = logging.getLogger("celery_dedupe")
+
+Policies = Sequence[Policy]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A publish is a duplicate; ``policy`` says what the caller gets."""
+
+    policy: Policy
+    duplicate: Duplicate
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that was let through, with what it holds.
+
+    ``retry_in`` is set, in seconds, when its body sends its own retry.
+    """
+
+    call: Call
+    ticket: Ticket
+    policies: Policies
+    attempt: Attempt
+    leases: tuple[Lease, ...] = ()
+    retry_in: float | None = None
+
+
+class Guard:
+    """Rules on claims, runs and ends for one app.
+
+    Arguments:
+        store: where claims live.
+        observe: reach and report every verdict, refuse and delay nothing.
+        app: the sender of events.
+        state_of: gives the final state of a task whose result was stored at or after a date (the worker's
+            own clock, ms), or ``None``. Asked only where a running incumbent is in the way.
+    """
+
+    def __init__(
+        self, store: Store, *, observe: bool, app: Any, state_of: Callable[[str, int], str | None]
+    ) -> None:
+        self.store = store
+        self.breaker = Breaker()
+        self.heartbeat = Heartbeat(self._renew, self._lost)
+        self._observe = observe
+        self._app = app
+        self._state_of = state_of
+
+    def claim(self, call: Call, policies: Policies, ticket: Ticket) -> Drop | bool:
+        """Claim a call's locks for its publish. ``True``: claimed; ``False``: it goes out without a claim.
+
+        Raises ``StoreUnavailable`` if the store is away and a policy refuses to go on without it.
+        """
+        pairs = zip(policies, ticket.keys, strict=True)
+        asked = [(policy, ask) for policy, key in pairs if (ask := verdicts.claim_ask(policy, key, call))]
+        if not asked:
+            return False
+        caller = Caller(call.task_id, ticket.successor_of, call.retries)
+        asks = [ask for _, ask in asked]
+        try:
+            reply = self.breaker.call(lambda: self.store.claim(asks, caller))
+            if reply and (over := self._over(reply, asked[reply.index][0])):
+                again = replace(caller, ended=over)
+                reply = self.breaker.call(lambda: self.store.claim(asks, again))
+        except StoreUnavailable as error:
+            self._without_store(error, call, policies, "publish")
+            return False
+        if reply is None:
+            keys = tuple(ask.key for ask in asks)
+            self._tell(signals.lock_taken, signals.LockTaken(call.task, call.task_id, "queued", keys))
+            return True
+        return self._duplicate(call, ticket, asked[reply.index][0], asks[reply.index].key, reply)
+
+    def withdraw(self, keys: Sequence[str], task_id: str, *, running: bool = False, within: float = 60.0) -> None:
+        """Give a task's claims back; if the store is away, later, for at most ``within`` seconds."""
+        if keys:
+            self._release(lambda: self.store.withdraw(keys, task_id, running=running), within)
+
+    def begin(
+        self, call: Call, policies: Policies, ticket: Ticket, node: str, interrupt: Callable[[], Callable[[], None]]
+    ) -> Run | Refusal:
+        """Take a call's running slots for its start, or say what becomes of it instead.
+
+        ``interrupt`` makes what stops the calling thread's task; it is for ``on_lease_lost="terminate"``.
+        """
+        attempt = Attempt(
+            call.task_id, secrets.token_hex(8), ticket.nonce, call.retries, node, int(time.time() * 1000)
+        )
+        run = Run(call, ticket, policies, attempt)
+        delay = verdicts.wait_delay(ticket.waits, random.random())
+        pairs = zip(policies, ticket.keys, strict=True)
+        asked = [(p, ask) for p, key in pairs if (ask := verdicts.begin_ask(p, key, ticket, delay))]
+        if not asked:
+            return run
+        asks = [ask for _, ask in asked]
+        try:
+            reply = self.breaker.call(lambda: self.store.begin(asks, attempt))
+            if isinstance(reply, Refused) and (over := self._over(reply, asked[reply.index][0])):
+                again = replace(attempt, ended=over)
+                reply = self.breaker.call(lambda: self.store.begin(asks, again))
+        except StoreUnavailable as error:
+            return self._begin_without_store(error, run, delay)
+        if isinstance(reply, Begun):
+            return self._begun(run, asked, reply.fences, interrupt)
+        return self._refused(run, asked, reply, delay)
+
+    def finish(self, run: Run, ending: Ending) -> None:
+        """End a run that was let through. Never changes the task's outcome; what fails is tried again."""
+        self.heartbeat.drop(run.leases)
+        tokens = {lease.key: lease.token for lease in run.leases}
+        asks = [
+            ask
+            for policy, key in zip(run.policies, run.ticket.keys, strict=True)
+            if (ask := verdicts.finish_ask(policy, key, tokens.get(key, ""), ending, run.retry_in or 0.0))
+        ]
+        if not asks:
+            return
+        retries = run.attempt.retries + (ending == "retried")
+        attempt = replace(run.attempt, retries=retries)
+        well = ending in ("succeeded", "ignored")
+
+        def send() -> None:
+            found = self.store.finish(asks, attempt, well=well)
+            for ask, mine in zip(asks, found, strict=True):
+                if not mine:
+                    logger.warning(
+                        "%s[%s] ended (%s) after its lease on %s was lost: another run may have overlapped it",
+                        run.call.task, run.call.task_id, ending, ask.key,
+                    )  # fmt: skip
+
+        lives = max((lease.seconds for lease in run.leases), default=60.0)
+        self._release(send, lives)
+        keys = tuple(ask.key for ask in asks)
+        self._tell(signals.lock_released, signals.LockReleased(run.call.task, run.call.task_id, keys, ending))
+
+    def report_unprotected(
+        self, task: str, task_id: str, reason: str, stage: Literal["publish", "start"] = "start"
+    ) -> None:
+        """Tell that a task goes on without its locks."""
+        self._tell(signals.ran_unprotected, signals.RanUnprotected(task, task_id, stage, reason))
+
+    def abandon(self) -> None:
+        """Free the slots this process still holds: its runs were cut short by the worker's shutdown."""
+        for lease in self.heartbeat.held():
+            self.heartbeat.drop((lease,))
+            self.withdraw((lease.key,), lease.task_id, running=True)
+        self.heartbeat.stop()
+
+    def close(self) -> None:
+        """Stop renewing and let go of the store."""
+        self.heartbeat.stop()
+        self.store.close()
+
+    def _over(self, reply: Refused, policy: Policy) -> tuple[str, ...]:
+        """Tokens of incumbents whose result is final, though their end has not reached the record yet.
+
+        Celery stores a result before ``task_postrun``, so whoever saw the result may call again too soon.
+        """
+        over = []
+        for holder in reply.holders:
+            state = self._state_of(holder.task_id, holder.started) if holder.state == "running" else None
+            if state and not (policy.traits.remembers and state == "SUCCESS"):
+                over.append(holder.token)
+        return tuple(over)
+
+    def _duplicate(self, call: Call, ticket: Ticket, policy: Policy, key: str, reply: Refused) -> Drop | bool:
+        found = verdicts.duplicate(reply.holders[0], call.task, key)
+        published = self._observe or verdicts.must_publish(policy, ticket)
+        event = signals.PublishDropped(call.task, call.task_id, policy.lock, found, published)
+        what = "published all the same" if published else "not published"
+        _log_duplicate(f"{what}: duplicate", call, found)
+        self._tell(signals.publish_dropped, event)
+        return False if published else Drop(policy, found)
+
+    def _begun(
+        self,
+        run: Run,
+        asked: Sequence[tuple[Policy, BeginAsk]],
+        fences: Sequence[int],
+        interrupt: Callable[[], Callable[[], None]],
+    ) -> Run:
+        call, token = run.call, run.attempt.token
+        held = [(p, ask.key, fence) for (p, ask), fence in zip(asked, fences, strict=True) if ask.slot]
+        if held:
+            run.leases = tuple(
+                Lease(
+                    key, token, fence, policy.lease, call.task, call.task_id,
+                    interrupt() if policy.on_lease_lost == "terminate" else None,
+                )
+                for policy, key, fence in held
+            )  # fmt: skip
+            self.heartbeat.hold(run.leases)
+            keys = tuple(key for _, key, _ in held)
+            taken = tuple(fence for _, _, fence in held)
+            self._tell(signals.lock_taken, signals.LockTaken(call.task, call.task_id, "running", keys, taken))
+        return run
+
+    def _refused(
+        self, run: Run, asked: Sequence[tuple[Policy, BeginAsk]], reply: Refused | Redelivered | Over, delay: float
+    ) -> Run | Refusal:
+        verdict: Refusal
+        if isinstance(reply, Over):
+            verdict = Quiet("another copy of this message has ended well, or its retry is under way")
+        elif isinstance(reply, Redelivered):
+            verdict = verdicts.wait(run.ticket, delay, "another copy of this task still runs")
+        else:
+            policy, ask = asked[reply.index]
+            verdict = verdicts.on_conflict(policy, ask.key, run.call.task, reply.holders, run.ticket, delay)
+            if isinstance(verdict, (Skip, Raise)) and ask.hold:
+                self.withdraw(run.ticket.keys, run.call.task_id)
+        return self._report(run, verdict)
+
+    def _begin_without_store(self, error: StoreUnavailable, run: Run, delay: float) -> Run | Refusal:
+        limit = max(policy.wait_limit for policy in run.policies)
+        try:
+            self._without_store(error, run.call, run.policies, "start")
+        except StoreUnavailable:
+            if run.ticket.waited >= limit:
+                raise
+            return self._report(run, verdicts.wait(run.ticket, delay, "the claim store does not answer"))
+        return run
+
+    def _without_store(self, error: StoreUnavailable, call: Call, policies: Policies, stage: Literal["publish", "start"]) -> None:
+        if not self._observe and any(policy.on_store_error == "refuse" for policy in policies):
+            raise error
+        self.report_unprotected(call.task, call.task_id, str(error), stage)
+
+    def _report(self, run: Run, verdict: Refusal) -> Run | Refusal:
+        found = None if isinstance(verdict, Quiet) else verdict.duplicate
+        delay = verdict.delay if isinstance(verdict, Wait) else 0.0
+        reason = verdict.reason if isinstance(verdict, (Wait, Quiet)) else "duplicate"
+        decision: Any = type(verdict).__name__.lower()
+        call = run.call
+        event = signals.RunRefused(call.task, call.task_id, decision, found, delay, reason, self._observe)
+        what = "would " + decision if self._observe else decision
+        what = f"{what} {delay:.1f} s" if delay else what
+        if found:
+            _log_duplicate(f"{what}: {reason}", call, found)
+        else:
+            logger.info("%s[%s] %s: %s", call.task, call.task_id, what, reason)
+        self._tell(signals.run_refused, event)
+        return run if self._observe else verdict
+
+    def _release(self, send: Callable[[], None], within: float) -> None:
+        try:
+            self.breaker.call(send)
+        except StoreUnavailable:
+            self.heartbeat.release_later(lambda: self.breaker.call(send), within)
+
+    def _renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
+        return self.breaker.call(lambda: self.store.renew(asks))
+
+    def _lost(self, lease: Lease) -> None:
+        logger.warning(
+            "%s[%s] lost its lease on %s while it runs: another run may overlap it", lease.task, lease.task_id, lease.key
+        )
+        event = signals.LostLease(lease.task, lease.task_id, lease.key, lease.fence)
+        self._tell(signals.lease_lost, event)
+
+    def _tell(self, signal: NamedSignal, event: object) -> None:
+        signals.emit(signal, self._app, event)
+
+
+def _log_duplicate(what: str, call: Call, found: Duplicate) -> None:
+    left = "for ever" if found.expires_in is None else f"for {found.expires_in:.1f} s unless renewed"
+    logger.info(
+        "%s[%s] %s; %s is %s and holds %s %s",
+        call.task, call.task_id, what, found.task_id, found.state, found.key, left,
+    )  # fmt: skip

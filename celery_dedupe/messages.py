@@ -1,0 +1,141 @@
+"""Celery's payload shapes to calls and back. Nothing else here knows how a message or a request is built."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from celery import Celery
+from celery.app.task import Context, Task
+from celery.utils.time import maybe_iso8601
+
+from celery_dedupe.core.call import Call
+
+logger = logging.getLogger("celery_dedupe")
+
+CONTINUATIONS = ("chain", "chord", "callbacks", "errbacks")
+
+
+def published(task: str, body: Any, headers: Mapping[str, Any], signature: inspect.Signature | None) -> Call:
+    """The call in a message about to be published, of protocol 2 (``as_task_v2``) or 1 (``as_task_v1``)."""
+    if isinstance(body, Mapping):  # Protocol 1 keeps everything in the body.
+        args, kwargs, fields = body["args"], body["kwargs"], body
+    else:
+        (args, kwargs, embed), fields = body, {**headers, **body[2]}
+    return Call(
+        task=task,
+        task_id=fields["id"],
+        args=args,
+        kwargs=kwargs,
+        signature=signature,
+        eta_in=_seconds_until(fields.get("eta")) or 0.0,
+        expires_in=_seconds_until(fields.get("expires")),
+        retries=fields.get("retries") or 0,
+        workflow=any(fields.get(name) for name in CONTINUATIONS) or bool(fields.get("group")),
+    )
+
+
+def context(body: Any, headers: Mapping[str, Any]) -> Context:
+    """What a worker would make of the message: for the backend, to end it without a worker."""
+    if isinstance(body, Mapping):
+        return Context(body)
+    args, kwargs, embed = body
+    return Context({**headers, **embed}, args=args, kwargs=kwargs)
+
+
+def requested(task: str, request: Any, signature: inspect.Signature | None) -> Call:
+    """The call that a worker is about to run, from its ``Context`` or its ``Request``."""
+    return Call(
+        task=task,
+        task_id=request.id,
+        args=request.args or (),
+        kwargs=request.kwargs or {},
+        signature=signature,
+        retries=getattr(request, "retries", 0) or 0,
+    )
+
+
+def signature_of(task: Task) -> inspect.Signature | None:
+    """The signature that a caller of the task sees; ``None`` for a callable that has none.
+
+    ``Task.run`` of a bound task is a method, so ``self`` is left out; ``autoretry_for``, Sentry and the like
+    wrap it with ``functools.wraps``, which ``inspect.signature`` sees through.
+    """
+    try:
+        return inspect.signature(task.run)
+    except (TypeError, ValueError):
+        return None
+
+
+def sent_again(task: Task, request: Any, headers: Mapping[str, Any], countdown: float) -> None:
+    """Send a running task's message again, to start in ``countdown`` seconds.
+
+    Id, arguments, retries, chain, chord, callbacks, errbacks, group, stamps, limits, expiry, queue and
+    priority stay as they were: this is what ``Task.retry`` does, but for the count.
+    """
+    options: dict[str, Any] = {
+        "countdown": countdown,
+        "retries": request.retries,
+        "headers": {**(request.headers or {}), **headers},
+        "add_to_parent": False,
+    }
+    if "ignore_result" in request.__dict__:
+        # Celery before 5.7 does not carry the caller's choice through signature_from_request.
+        options["ignore_result"] = request.ignore_result
+    task.signature_from_request(request, **options).apply_async()
+
+
+def final_state(app: Celery, task_id: str, since: int) -> str | None:
+    """The state of a task's result if it is final and was stored at ``since`` or later.
+
+    ``since`` is in ms by the clock of the worker that stores it: an id that was used before has an older
+    final result, and a clock of another machine proves nothing.
+    """
+    backend = app.backend
+    if backend.as_uri().startswith("rpc:"):
+        return None  # A look would declare a queue, and results are in the caller's.
+    meta: Mapping[str, Any] = backend.get_task_meta(task_id)
+    state: str = meta.get("status", "PENDING")
+    if state not in backend.READY_STATES:
+        return None
+    done = meta.get("date_done")
+    done = maybe_iso8601(done) if isinstance(done, str) else done
+    if not isinstance(done, datetime):
+        return None
+    done = done if done.tzinfo else done.replace(tzinfo=timezone.utc)
+    return state if done.timestamp() * 1000 >= since else None
+
+
+def succeeded_before(task: Task, request: Any) -> bool:
+    """Whether a message that the broker marks as redelivered belongs to a task whose result is SUCCESS.
+
+    Asked of the result backend for such a message only. Random (version 4) ids only: an id that a program
+    chose itself may have been used before, and the old result would end the new task unseen.
+    """
+    if not (request.delivery_info or {}).get("redelivered") or not _is_random(request.id):
+        return False
+    try:
+        return final_state(task.app, request.id, 0) == "SUCCESS"
+    except Exception:
+        logger.debug("No look at the result of %s", request.id, exc_info=True)
+        return False
+
+
+def _is_random(task_id: str) -> bool:
+    try:
+        return uuid.UUID(task_id).version == 4
+    except ValueError:
+        return False
+
+
+def _seconds_until(when: Any) -> float | None:
+    if not when:
+        return None
+    moment = maybe_iso8601(when)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return float((moment - datetime.now(timezone.utc)).total_seconds())
