@@ -1,0 +1,189 @@
+"""The extension's settings, read from ``app.conf`` and from the arguments of ``Dedupe``."""
+
+from __future__ import annotations
+
+import re
+from collections import UserDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from celery_dedupe.core.fields import read_field
+from celery_dedupe.core.locks import LOCKS
+from celery_dedupe.core.policy import parse_policies
+from celery_dedupe.core.rules import RuleSet
+from celery_dedupe.core.suggestions import choices
+from celery_dedupe.core.urls import Server, check_url, mask, shared_server
+from celery_dedupe.errors import ConfigurationError
+
+__all__ = ["Mode", "Settings", "mask", "read_settings"]
+
+Mode = Literal["enforce", "observe", "off"]
+
+_NAMES = ("url", "rules", "policies", "defaults", "mode", "prefix", "store_options", "eager")
+_PREFIX = re.compile(r"[\w.:-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Settings:
+    """All settings, checked.
+
+    Attributes:
+        url: where claims live, ``None`` with a client or in mode ``off``. It may hold a password.
+        store: a ready client or store that was given in code.
+        rules: which policies each task has.
+        mode: ``enforce``, or ``observe`` (report, refuse nothing), or ``off``.
+        prefix: what every key in the store begins with.
+        store_options: arguments for the client. They may hold passwords.
+        eager: eager calls take locks too.
+        defaults: policy fields for what rules, tasks and calls leave open.
+        policies: the user's own policies, by name.
+    """
+
+    url: str | None
+    store: Any
+    rules: RuleSet
+    mode: Mode
+    prefix: str
+    store_options: Mapping[str, Any]
+    eager: bool
+    defaults: Mapping[str, Any]
+    policies: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        url = None if self.url is None else mask(self.url)
+        return f"Settings(url={url!r}, mode={self.mode!r}, prefix={self.prefix!r}, rules={self.rules!r})"
+
+
+def read_settings(conf: Any, **overrides: Any) -> Settings:
+    """Return the settings in ``conf``; ``overrides`` beat them.
+
+    Args:
+        conf: ``app.conf``, with or without a namespace.
+        **overrides: the arguments of ``Dedupe``: ``client``, and each setting without its ``dedupe_``.
+            ``None`` stands for one that is not given.
+
+    Raises:
+        ConfigurationError: a setting is unknown or wrong; the message names it and the mend.
+    """
+    if isinstance(conf, UserDict):  # Before its first use ``app.conf`` only stands for the configuration.
+        conf = conf.data
+    given = {name: value for name, value in overrides.items() if value is not None}
+    for name in given:
+        if name not in (*_NAMES, "client"):
+            raise ConfigurationError(
+                f"Dedupe(app, {name}=...) is unknown; {choices(name, [*_NAMES, 'client'])}"
+            )
+    if "client" in given and "url" in given:
+        raise ConfigurationError("Dedupe(app, url=..., client=...) names two stores; leave one out")
+    found = _Source(_from_conf(conf), given)
+    mode: Mode = found.read("mode", "enforce", _mode)
+    policies = found.read("policies", {}, _mapping)
+    defaults = found.read("defaults", {}, _mapping)
+    _check_vocabulary(policies, defaults, found)
+    options = found.read("store_options", {}, _mapping)
+    store, url = given.get("client"), None
+    if store is None and mode != "off":
+        url, inherited = _url(conf, found)
+        options = {**inherited, **options}
+    return Settings(
+        url=url,
+        store=store,
+        rules=RuleSet(
+            found.read("rules", {}, lambda value, where: value),
+            defaults=defaults,
+            named=policies,
+            where=found.where("rules"),
+        ),
+        mode=mode,
+        prefix=found.read("prefix", "dedupe", _prefix),
+        store_options=options,
+        eager=found.read("eager", False, _flag),
+        defaults=defaults,
+        policies=policies,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    conf: Mapping[str, Any]
+    given: Mapping[str, Any]
+
+    def where(self, name: str) -> str:
+        return f"Dedupe(app, {name}=...)" if name in self.given else f"dedupe_{name}"
+
+    def read(self, name: str, default: Any, check: Callable[[Any, str], Any]) -> Any:
+        value = self.given.get(name, self.conf.get(name))
+        return default if value is None else check(value, self.where(name))
+
+
+def _from_conf(conf: Any) -> dict[str, Any]:
+    """Return our settings in ``conf`` by their short names; what code set late beats the configuration."""
+    namespace = conf.prefix or ""
+    lead = "DEDUPE_" if namespace.isupper() else "dedupe_"
+    values: dict[str, Any] = {}
+    for mapping in reversed(conf.maps):
+        for start in dict.fromkeys((namespace + lead, "dedupe_")):
+            for key in [key for key in mapping if isinstance(key, str) and key.startswith(start)]:
+                name = key[len(start) :].lower()
+                if name not in _NAMES:
+                    known = [start + (name.upper() if start.isupper() else name) for name in _NAMES]
+                    raise ConfigurationError(f"{key} is no setting; {choices(key, known)}")
+                values[name] = mapping[key]
+        upper = [
+            key for key in mapping if not namespace and key in {f"DEDUPE_{name.upper()}" for name in _NAMES}
+        ]
+        if upper:
+            raise ConfigurationError(
+                f"{upper[0]} is not read; write it in lower case, as Celery's own settings"
+            )
+    return values
+
+
+def _url(conf: Any, found: _Source) -> tuple[str, dict[str, Any]]:
+    url = found.read("url", None, lambda value, where: check_url(value, where=where))
+    if url is not None:
+        return url, {}
+    return shared_server(
+        Server(setting, getattr(conf, setting), conf.get(tls), conf.get(options) or {})
+        for setting, tls, options in (
+            ("result_backend", "redis_backend_use_ssl", "result_backend_transport_options"),
+            ("broker_url", "broker_use_ssl", "broker_transport_options"),
+            ("broker_write_url", "broker_use_ssl", "broker_transport_options"),
+            ("broker_read_url", "broker_use_ssl", "broker_transport_options"),
+        )
+    )
+
+
+def _check_vocabulary(policies: Mapping[str, Any], defaults: Mapping[str, Any], found: _Source) -> None:
+    for name, value in defaults.items():
+        read_field(name, value, where=found.where("defaults"))
+    for name, value in policies.items():
+        where = f"{found.where('policies')}[{name!r}]"
+        if name in LOCKS:
+            raise ConfigurationError(f"{where} has the name of a lock; give the policy another")
+        parse_policies(value, where=where, defaults=defaults, named=policies)
+
+
+def _mode(value: Any, where: str) -> Any:
+    if value not in get_args(Mode):
+        raise ConfigurationError(f"{where} {value!r} is no mode; {choices(value, get_args(Mode))}")
+    return value
+
+
+def _mapping(value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ConfigurationError(f"{where} {value!r} is no dict with names as keys")
+    return value
+
+
+def _prefix(value: Any, where: str) -> Any:
+    if not isinstance(value, str) or not _PREFIX.fullmatch(value):
+        raise ConfigurationError(f"{where} {value!r} may hold letters, digits and . : _ - only")
+    return value
+
+
+def _flag(value: Any, where: str) -> Any:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{where} {value!r} is neither True nor False")
+    return value
