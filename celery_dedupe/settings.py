@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -66,8 +65,7 @@ def read_settings(conf: Any, **overrides: Any) -> Settings:
     Raises:
         ConfigurationError: a setting is unknown or wrong; the message names it and the mend.
     """
-    if isinstance(conf, UserDict):  # Before its first use ``app.conf`` only stands for the configuration.
-        conf = conf.data
+    conf.finalize()  # Before its first use ``app.conf`` has not read its source.
     given = {name: value for name, value in overrides.items() if value is not None}
     for name in given:
         if name not in (*_NAMES, "client"):

@@ -41,7 +41,7 @@ def check_url(url: object, *, where: str) -> str:
     """
     if not isinstance(url, str):
         raise ConfigurationError(
-            f"{where} is a {type(url).__name__}; write a URL such as 'redis://localhost:6379/0', "
+            f"{where} is of type {type(url).__name__}; write a URL such as 'redis://localhost:6379/0', "
             "or hand a ready client to Dedupe(app, client=...)"
         )
     scheme, shown = scheme_of(url), mask(url)
@@ -85,7 +85,7 @@ def shared_server(servers: Iterable[Server]) -> tuple[str, dict[str, Any]]:
     Raises:
         ConfigurationError: none is, or the first that is lists several servers.
     """
-    seen: list[str] = []
+    seen: dict[str, str] = {}
     for server in servers:
         url = ";".join(server.url) if isinstance(server.url, (list, tuple)) else server.url
         if isinstance(url, str) and url:
@@ -94,9 +94,9 @@ def shared_server(servers: Iterable[Server]) -> tuple[str, dict[str, Any]]:
             if scheme_of(text) in ("redis", "rediss", "redis+socket", "sentinel"):
                 text = check_url(text, where=f"dedupe_url is not set, and {server.setting}")
                 return _with_options(text, server.tls, server.transport)
-            seen.append(f"{server.setting} is {mask(url)!r}")
+            seen.setdefault(url, f"{server.setting} is {mask(url)!r}")
     raise ConfigurationError(
-        f"dedupe_url is not set, and Celery's servers are not Redis ({', '.join(seen) or 'none is set'}); "
+        f"dedupe_url is not set, and Celery's servers are not Redis ({', '.join(seen.values()) or 'none is set'}); "
         "set it to a Redis that all workers and publishers reach, such as 'redis://localhost:6379/0'"
     )
 
