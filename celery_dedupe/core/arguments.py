@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.suggestions import choices
@@ -13,12 +13,14 @@ from celery_dedupe.errors import ConfigurationError
 
 _REST = inspect.Parameter.VAR_POSITIONAL
 _OPTIONS = inspect.Parameter.VAR_KEYWORD
-_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_NONE: Mapping[str, Any] = {}
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_POSITION = inspect.Parameter.POSITIONAL_ONLY
+_EITHER = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_REQUIRED = inspect.Parameter.empty
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """What a call passes.
 
     Attributes:
@@ -33,43 +35,54 @@ class Arguments:
 
     named: Mapping[str, Any]
     unnamed: Sequence[Any] = ()
-    groups: Mapping[str, Any] = field(default_factory=dict)
+    groups: Mapping[str, Any] = _NONE
     defaulted: tuple[str, ...] = ()
     shape: Literal["all", "unfit", "shadowed"] = "all"
 
 
 def bind(call: Call, params: tuple[str, ...] | None) -> Arguments:
-    """Bind the call to its signature, or to the names in ``params`` where the task is unknown here."""
+    """Bind the call to its signature, or to the names in ``params`` where the task is unknown here.
+
+    Agrees with ``inspect.Signature.bind``, which takes too long for every publish.
+    """
     if call.signature is None:
         return _by_names(call, params or ())
-    try:
-        bound = call.signature.bind(*call.args, **call.kwargs).arguments
-    except TypeError:
-        return replace(_by_names(call, positional(call.signature)), shape="unfit")
+    args, given, left = call.args, len(call.args), dict(call.kwargs)
     named: dict[str, Any] = {}
     groups: dict[str, Any] = {}
     defaulted: list[str] = []
-    rest: Sequence[Any] = ()
-    options: Mapping[str, Any] = _NONE
+    used, rest, open_ended = 0, args[:0], False
     for name, parameter in call.signature.parameters.items():
         kind = parameter.kind
         if kind is _REST:
-            groups[name] = rest = bound.get(name, ())
+            groups[name] = rest = args[used:]
+            used = given
         elif kind is _OPTIONS:
-            groups[name] = options = bound.get(name, _NONE)
-        elif name in bound:
-            named[name] = bound[name]
+            groups[name], open_ended = left, True
+        elif used < given and kind is not _KEYWORD:
+            named[name] = args[used]
+            used += 1
+        elif name in left and kind is not _POSITION:
+            named[name] = left.pop(name)
+        elif parameter.default is _REQUIRED:
+            return _unfit(call, call.signature)
         else:
             named[name] = parameter.default
             defaulted.append(name)
-    if not named.keys().isdisjoint(options):
-        return Arguments(named, (*rest, options), groups, tuple(defaulted), shape="shadowed")
-    return Arguments({**named, **options}, rest, groups, tuple(defaulted))
+    shadowed = [name for name in left if name in named]
+    clash = any(call.signature.parameters[name].kind is not _POSITION for name in shadowed)
+    if clash or used < given or (left and not open_ended):
+        return _unfit(call, call.signature)
+    if shadowed:
+        return Arguments(named, (*rest, left), groups, tuple(defaulted), "shadowed")
+    return Arguments({**named, **left}, rest, groups, tuple(defaulted))
 
 
 def positional(signature: inspect.Signature) -> tuple[str, ...]:
     """Return the names of the arguments that may be passed by position, in order."""
-    return tuple(name for name, parameter in signature.parameters.items() if parameter.kind in _BY_POSITION)
+    return tuple(
+        name for name, parameter in signature.parameters.items() if parameter.kind in (_POSITION, _EITHER)
+    )
 
 
 def check_names(names: Iterable[str], signature: inspect.Signature, where: str) -> None:
@@ -83,6 +96,10 @@ def check_names(names: Iterable[str], signature: inspect.Signature, where: str) 
             raise ConfigurationError(
                 f"{where} names {name!r}, an argument that the task does not have; {known}"
             )
+
+
+def _unfit(call: Call, signature: inspect.Signature) -> Arguments:
+    return _by_names(call, positional(signature))._replace(shape="unfit")
 
 
 def _by_names(call: Call, names: tuple[str, ...]) -> Arguments:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Collection, Mapping
+from hashlib import sha256
 from json.encoder import encode_basestring
 from typing import Any
 
 from kombu.utils.json import JSONEncoder, dumps, loads
 
+_LONG = 1000
 _ENCODER = JSONEncoder()
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -23,14 +25,21 @@ class NoCanonicalForm(ValueError):
 
 
 def quoted(text: str) -> str:
-    """Return the text of a string; encode it with ``surrogatepass``."""
+    """Return the text of a string: of a long one, its digest."""
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
             # Half characters may be two of a pair, which JSON delivers as the one character.
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    if len(text) > _LONG:
+        return f'!sha256["{sha256(encoded(text)).hexdigest()}"]'
     return encode_basestring(text)
+
+
+def encoded(text: str) -> bytes:
+    """Return the bytes of a text in which half characters may stand alone."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def canonical(value: object) -> str:
@@ -64,8 +73,7 @@ def absent(task: str) -> str:
 
 
 def _text(value: Any) -> str:
-    write = _WRITERS.get(type(value))
-    return write(value) if write is not None else _subclass(value)
+    return _WRITERS.get(type(value), _subclass)(value)
 
 
 def _subclass(value: Any) -> str:
@@ -92,7 +100,7 @@ def _float(value: float) -> str:
 
 
 def _sequence(values: Collection[Any]) -> str:
-    return f"[{','.join([_text(value) for value in values])}]"
+    return f"[{','.join([_WRITERS.get(type(value), _subclass)(value) for value in values])}]"
 
 
 def _mapping(value: dict[Any, Any]) -> str:
@@ -103,7 +111,7 @@ def _mapping(value: dict[Any, Any]) -> str:
 
 def _members(value: Mapping[Any, Any]) -> str:
     # Of two keys that JSON makes one, its loader keeps the later, and so does this dict.
-    members = {key_text(key): _text(item) for key, item in value.items()}
+    members = {key_text(key): _WRITERS.get(type(item), _subclass)(item) for key, item in value.items()}
     return f"{{{','.join([f'{key}:{members[key]}' for key in sorted(members)])}}}"
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from celery_dedupe.core.arguments import check_names, positional
 from celery_dedupe.core.call import Call
-from celery_dedupe.core.canonical import quoted
+from celery_dedupe.core.canonical import encoded, quoted
 from celery_dedupe.core.keyspecs import Dotted, Field, Template
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.preimages import content, load
@@ -45,7 +45,7 @@ def make_key(call: Call, policy: Policy, *, prefix: str) -> Key:
     """
     scope = call.task if policy.scope is None else policy.scope
     preimage = f"[{KEY_VERSION},{quoted(scope)},{quoted(policy.part)},{content(call, policy)}]"
-    digest = sha256(preimage.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    digest = sha256(encoded(preimage)).hexdigest()[:32]
     return Key(f"{prefix}:{_readable(scope)}:{digest}", preimage)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from celery_dedupe.core.arguments import Arguments, bind, check_names
@@ -60,31 +60,22 @@ def load(key: Dotted, where: str) -> KeyFunction:
 
 
 def _all(arguments: Arguments, call: Call) -> str:
-    members = {
-        key_text(name): _default_form(value, call)
-        if name in arguments.defaulted
-        else _form(value, name, call)
-        for name, value in arguments.named.items()
-    }
+    defaulted = arguments.defaulted
+    members = {key_text(name): _form(value, name, call, defaulted) for name, value in arguments.named.items()}
     named = ",".join([f"{name}:{members[name]}" for name in sorted(members)])
     unnamed = ",".join([_form(value, number, call) for number, value in enumerate(arguments.unnamed, 1)])
     return f'["{arguments.shape}",{{{named}}},[{unnamed}]]'
 
 
-def _form(value: object, name: object, call: Call) -> str:
+def _form(value: object, name: object, call: Call, defaulted: Collection[object] = ()) -> str:
     try:
         return canonical(value)
     except NoCanonicalForm as error:
+        if name in defaulted:
+            return absent(call.task)
         raise UnkeyableArguments(
-            f"argument {name!r} of {call.task!r} is unkeyable: {error}; {_MEND}"
+            f"argument {name!r} of {call.task!r} cannot be part of a key: {error}; {_MEND}"
         ) from None
-
-
-def _default_form(value: object, call: Call) -> str:
-    try:
-        return canonical(value)
-    except NoCanonicalForm:
-        return absent(call.task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +91,7 @@ class _Reader:
         value = groups[field.name] if field.name in groups else named[field.name]
         for step in field.path:
             value = self._item(value, step, field.name)
-        if field.name in self.arguments.defaulted and not field.path:
-            return _default_form(value, self.call)
-        return _form(value, field.name, self.call)
+        return _form(value, field.name, self.call, () if field.path else self.arguments.defaulted)
 
     def _item(self, value: object, step: str, name: str) -> object:
         quoted_step = quoted(step)

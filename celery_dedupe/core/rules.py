@@ -91,7 +91,7 @@ def _pairs(rules: object, where: str) -> Iterable[tuple[Any, Any]]:
         isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in rules
     ):
         raise ConfigurationError(
-            f"{where} is of type {type(rules).__name__}; write a dict of task names, globs or patterns to policies"
+            f"{where} is of type {type(rules).__name__}; write a dict of task names or globs to policies"
         )
     return rules
 

@@ -95,8 +95,9 @@ def shared_server(servers: Iterable[Server]) -> tuple[str, dict[str, Any]]:
                 text = check_url(text, where=f"dedupe_url is not set, and {server.setting}")
                 return _with_options(text, server.tls, server.transport)
             seen.setdefault(url, f"{server.setting} is {mask(url)!r}")
+    found = ", ".join(seen.values()) or "none is set"
     raise ConfigurationError(
-        f"dedupe_url is not set, and Celery's servers are not Redis ({', '.join(seen.values()) or 'none is set'}); "
+        f"dedupe_url is not set, and Celery's own servers are not Redis ({found}); "
         "set it to a Redis that all workers and publishers reach, such as 'redis://localhost:6379/0'"
     )
 
