@@ -1,5 +1,7 @@
 """Stops duplicate work in a Celery code base without touching its tasks."""
 
+from __future__ import annotations
+
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.verdicts import Duplicate
 from celery_dedupe.errors import (

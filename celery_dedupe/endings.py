@@ -43,23 +43,23 @@ class Endings:
         if self._desk.policies(request.task.name) or from_headers(request.request_dict):
             self._received[request.id] = request
 
-    def task_revoked(self, sender: Task, request: Any, terminated: bool, **_: Any) -> None:
-        """It will not run. Only a terminated one may have slots: another worker may run a copy of the other."""
+    def task_revoked(self, sender: Task[Any, Any], request: Any, terminated: bool, **_: Any) -> None:
+        """It will not run. Slots go only if it was terminated: another worker may run a copy of it."""
         self._give_back(sender.name, request.id, request.headers, request, running=terminated)
 
-    def task_failure(self, sender: Task, task_id: str, exception: BaseException, **_: Any) -> None:
-        """Its process was killed; an ordinary failure is ended by ``task_postrun`` in the process that ran it."""
+    def task_failure(self, sender: Task[Any, Any], task_id: str, exception: BaseException, **_: Any) -> None:
+        """Its process was killed; an ordinary failure is ended by ``task_postrun`` where it ran."""
         request = self._received.get(task_id)
         if request is not None and isinstance(exception, KILLED) and current_run() is None:
             self._give_back(sender.name, task_id, request.request_dict, request, running=True)
 
-    def task_internal_error(self, sender: Task, task_id: str, request: Any, **_: Any) -> None:
+    def task_internal_error(self, sender: Task[Any, Any], task_id: str, request: Any, **_: Any) -> None:
         """The tracer failed after ``task_postrun``: nothing will come back for a claim kept in the queue."""
         self._give_back(sender.name, task_id, request, None, running=False)
 
-    def task_unknown(self, message: Any, id: str, name: str, **_: Any) -> None:
+    def task_unknown(self, message: Any, name: str, **named: Any) -> None:
         """No such task here."""
-        self._give_back(name, id, message.headers, None, running=False)
+        self._give_back(name, named["id"], message.headers, None, running=False)
 
     def task_rejected(self, message: Any, **_: Any) -> None:
         """A message that is no task, or cannot be decoded; its headers may tell whose it was."""
@@ -74,9 +74,11 @@ class Endings:
             ticket = from_headers(headers)
             keys = ticket.keys if ticket else ()
             if ticket is None and request is not None:
-                # Its publisher does not have the extension: the keys are those that the run's own process made.
+                # Its publisher does not have the extension: the run's own process made its keys too.
                 policies = self._desk.policies(task)
-                keys = self._desk.keys(messages.requested(task, request, self._desk.signature(task)), policies)
+                keys = self._desk.keys(
+                    messages.requested(task, request, self._desk.signature(task)), policies
+                )
             self._desk.guard.withdraw(keys, task_id, running=running)
         except Exception:
             logger.exception("%s[%s]: its claim was not given back and will run out by itself", task, task_id)

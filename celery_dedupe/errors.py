@@ -43,5 +43,9 @@ class DuplicateTask(DedupeError):
         self.key = key
 
     def __str__(self) -> str:
-        left = "for ever" if self.expires_in is None else f"for at most {self.expires_in:.1f} s unless renewed"
-        return f"{self.task} is a duplicate of {self.task_id}, which is {self.state} and holds {self.key} {left}"
+        left = (
+            "for ever" if self.expires_in is None else f"for at most {self.expires_in:.1f} s unless renewed"
+        )
+        return (
+            f"{self.task} is a duplicate of {self.task_id}, which is {self.state} and holds {self.key} {left}"
+        )

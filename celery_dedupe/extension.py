@@ -37,14 +37,13 @@ class Dedupe:
     Arguments:
         app: the Celery app; may be given to ``init_app`` instead.
         **settings: ``url``, ``rules``, ``policies``, ``defaults``, ``mode``, ``prefix``, ``store_options``,
-            ``eager``, ``client``: each beats the setting ``dedupe_...`` of its name in the app's configuration.
+            ``eager``, ``client``: each beats the setting ``dedupe_...`` of its name in the configuration.
     """
 
-    app: Celery
+    app: Any  # A Celery app; celery's published types leave out what is used of it here.
 
     def __init__(self, app: Celery | None = None, **settings: Any) -> None:
-        if app is not None:
-            self.app = app
+        self.app = app
         self._overrides = settings
         self._lock = threading.RLock()
         self._settings: Settings | None = None
@@ -55,10 +54,11 @@ class Dedupe:
 
     def init_app(self, app: Celery | None = None) -> Dedupe:
         """Attach to the app's signals and return the extension. On an app that has one already: no effect."""
-        if app is not None:
-            self.app = app
-        if getattr(self, "app", None) is None:
-            raise ConfigurationError("Dedupe has no app: write Dedupe(app).init_app() or Dedupe().init_app(app)")
+        self.app = app or self.app
+        if self.app is None:
+            raise ConfigurationError(
+                "Dedupe has no app: write Dedupe(app).init_app() or Dedupe().init_app(app)"
+            )
         attached: Dedupe | None = self.app.__dict__.get(ATTRIBUTE)
         if attached is not None:
             return attached
@@ -93,18 +93,20 @@ class Dedupe:
     @property
     def settings(self) -> Settings:
         """The settings, read on first use. Raises ``ConfigurationError``."""
-        if self._settings is None:
+        found = self._settings
+        if found is None:
             with self._lock:
-                self._settings = self._settings or read_settings(self.app.conf, **self._overrides)
-        return self._settings
+                found = self._settings = self._settings or read_settings(self.app.conf, **self._overrides)
+        return found
 
     @property
     def guard(self) -> Guard:
         """Rules on claims, runs and ends; opens the store on first use."""
-        if self._guard is None:
+        found = self._guard
+        if found is None:
             with self._lock:
-                self._guard = self._guard or self._open()
-        return self._guard
+                found = self._guard = self._guard or self._open()
+        return found
 
     def policies(self, task: str, override: Any = None) -> tuple[Policy, ...]:
         """The policies of a task: its own ``dedupe=``, else the rules'; with a call's own laid over them."""
@@ -128,7 +130,7 @@ class Dedupe:
 
     def _open(self) -> Guard:
         settings = self.settings
-        store = open_store(settings)
+        store = open_store(settings.url, settings.store_options, settings.store)
         return Guard(store, observe=settings.mode == "observe", app=self.app, state_of=self._state_of)
 
     def _resolve(self, name: str) -> tuple[Policy, ...]:
@@ -176,7 +178,7 @@ class Dedupe:
             (celery_signals.worker_shutdown, self._on_worker_shutdown),
         ]
 
-    def _connect(self, signal: Signal, handler: Callable[..., None]) -> None:
+    def _connect(self, signal: Any, handler: Callable[..., None]) -> None:
         def receive(sender: Any = None, **named: Any) -> None:
             # Signals are global. Senders are tasks, consumers and workers, each of which has its app;
             # before_task_publish sends a task's name, and its gate knows its own publishes.
@@ -212,4 +214,3 @@ class Dedupe:
         """Runs have ended by now, or have been killed: what this process still holds is freed."""
         if self._guard is not None:
             self._guard.abandon()
-

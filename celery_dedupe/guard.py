@@ -14,10 +14,19 @@ from blinker import NamedSignal
 
 from celery_dedupe import signals
 from celery_dedupe.core import verdicts
+from celery_dedupe.core.asks import (
+    Attempt,
+    BeginAsk,
+    Begun,
+    Caller,
+    LeaseAsk,
+    Over,
+    Redelivered,
+    Refused,
+)
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.ticket import Ticket
-from celery_dedupe.core.transitions import Attempt, BeginAsk, Begun, Caller, LeaseAsk, Over, Redelivered, Refused
 from celery_dedupe.core.verdicts import Duplicate, Ending, Quiet, Raise, Refusal, Skip, Wait
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.heartbeat import Heartbeat, Lease
@@ -98,13 +107,20 @@ class Guard:
             return True
         return self._duplicate(call, ticket, asked[reply.index][0], asks[reply.index].key, reply)
 
-    def withdraw(self, keys: Sequence[str], task_id: str, *, running: bool = False, within: float = 60.0) -> None:
+    def withdraw(
+        self, keys: Sequence[str], task_id: str, *, running: bool = False, within: float = 60.0
+    ) -> None:
         """Give a task's claims back; if the store is away, later, for at most ``within`` seconds."""
         if keys:
             self._release(lambda: self.store.withdraw(keys, task_id, running=running), within)
 
     def begin(
-        self, call: Call, policies: Policies, ticket: Ticket, node: str, interrupt: Callable[[], Callable[[], None]]
+        self,
+        call: Call,
+        policies: Policies,
+        ticket: Ticket,
+        node: str,
+        interrupt: Callable[[], Callable[[], None]],
     ) -> Run | Refusal:
         """Take a call's running slots for its start, or say what becomes of it instead.
 
@@ -151,7 +167,7 @@ class Guard:
             for ask, mine in zip(asks, found, strict=True):
                 if not mine:
                     logger.warning(
-                        "%s[%s] ended (%s) after its lease on %s was lost: another run may have overlapped it",
+                        "%s[%s] ended (%s) after it lost its lease on %s: another run may have overlapped it",
                         run.call.task, run.call.task_id, ending, ask.key,
                     )  # fmt: skip
 
@@ -223,7 +239,11 @@ class Guard:
         return run
 
     def _refused(
-        self, run: Run, asked: Sequence[tuple[Policy, BeginAsk]], reply: Refused | Redelivered | Over, delay: float
+        self,
+        run: Run,
+        asked: Sequence[tuple[Policy, BeginAsk]],
+        reply: Refused | Redelivered | Over,
+        delay: float,
     ) -> Run | Refusal:
         verdict: Refusal
         if isinstance(reply, Over):
@@ -247,7 +267,9 @@ class Guard:
             return self._report(run, verdicts.wait(run.ticket, delay, "the claim store does not answer"))
         return run
 
-    def _without_store(self, error: StoreUnavailable, call: Call, policies: Policies, stage: Literal["publish", "start"]) -> None:
+    def _without_store(
+        self, error: StoreUnavailable, call: Call, policies: Policies, stage: Literal["publish", "start"]
+    ) -> None:
         if not self._observe and any(policy.on_store_error == "refuse" for policy in policies):
             raise error
         self.report_unprotected(call.task, call.task_id, str(error), stage)
@@ -279,7 +301,10 @@ class Guard:
 
     def _lost(self, lease: Lease) -> None:
         logger.warning(
-            "%s[%s] lost its lease on %s while it runs: another run may overlap it", lease.task, lease.task_id, lease.key
+            "%s[%s] lost its lease on %s while it runs: another run may overlap it",
+            lease.task,
+            lease.task_id,
+            lease.key,
         )
         event = signals.LostLease(lease.task, lease.task_id, lease.key, lease.fence)
         self._tell(signals.lease_lost, event)

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from celery_dedupe.core.transitions import LeaseAsk
+from celery_dedupe.core.asks import LeaseAsk
 from celery_dedupe.errors import LeaseLost, StoreUnavailable
 
 logger = logging.getLogger("celery_dedupe")
@@ -51,11 +51,12 @@ class Lease:
         """Seconds until the lease ends unless renewed, by this process' clock; never below 0."""
         return 0.0 if self.lost else max(self.renewed_at + self.seconds - time.monotonic(), 0.0)
 
-
     def ensure(self) -> None:
         """Raise ``LeaseLost`` if the lease is lost or has run out: to be asked before an effect."""
         if self.expires_in == 0:
-            raise LeaseLost(f"{self.task}[{self.task_id}] no longer holds {self.key}: another run may have it")
+            raise LeaseLost(
+                f"{self.task}[{self.task_id}] no longer holds {self.key}: another run may have it"
+            )
 
 
 @dataclass(eq=False, slots=True)
@@ -92,7 +93,7 @@ class Heartbeat:
             self._leases.difference_update(leases)
 
     def release_later(self, send: Callable[[], object], within: float) -> None:
-        """Try ``send`` again until it goes through, for at most ``within`` seconds: then the lease has ended."""
+        """Try ``send`` again until it goes through, for at most ``within`` seconds: the lease has ended then."""
         with self._changed:
             if not self._releases:
                 self._next_release = time.monotonic() + AGAIN
@@ -107,9 +108,10 @@ class Heartbeat:
     def stop(self) -> None:
         """End the thread, after one more try of what is still to be released. What is held ends by itself."""
         with self._changed:
-            thread, self._thread = self._thread, None
+            thread = self._thread
+            self._thread = _no_thread()
             self._changed.notify_all()
-        if thread is not None and thread is not threading.current_thread():
+        if thread.is_alive():
             thread.join(timeout=5.0)
         self._send_releases()
 
@@ -119,10 +121,10 @@ class Heartbeat:
         self._leases: set[Lease] = set()
         self._releases: list[_Release] = []
         self._next_release = 0.0
-        self._thread: threading.Thread | None = None
+        self._thread: threading.Thread = _no_thread()
 
     def _wake(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
+        if not self._thread.is_alive():
             self._thread = threading.Thread(target=self._beat, name="celery-dedupe-heartbeat", daemon=True)
             self._thread.start()
         self._changed.notify_all()
@@ -193,6 +195,10 @@ class Heartbeat:
                 with self._changed:
                     self._releases.append(release)
         self._next_release = time.monotonic() + AGAIN
+
+
+def _no_thread() -> threading.Thread:
+    return threading.Thread(daemon=True)  # Never started, so never alive.
 
 
 _heartbeats: weakref.WeakSet[Heartbeat] = weakref.WeakSet()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from billiard.exceptions import SoftTimeLimitExceeded
-from billiard.pool import SIG_SOFT_TIMEOUT, soft_timeout_sighandler
+from billiard.pool import soft_timeout_sighandler
 
 
 def of_this_thread() -> Callable[[], None]:
@@ -20,9 +20,9 @@ def of_this_thread() -> Callable[[], None]:
     late, a gevent or eventlet greenlet not at all, since it shares its thread with all others.
     """
     in_main = threading.current_thread() is threading.main_thread()
-    if in_main and SIG_SOFT_TIMEOUT is not None and signal.getsignal(SIG_SOFT_TIMEOUT) is soft_timeout_sighandler:
+    if in_main and signal.getsignal(signal.SIGUSR1) is soft_timeout_sighandler:
         pid = os.getpid()
-        return lambda: os.kill(pid, SIG_SOFT_TIMEOUT)
+        return lambda: os.kill(pid, signal.SIGUSR1)
     ident = ctypes.c_ulong(threading.get_ident())
 
     def raise_there() -> None:

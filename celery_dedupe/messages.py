@@ -25,7 +25,8 @@ def published(task: str, body: Any, headers: Mapping[str, Any], signature: inspe
     if isinstance(body, Mapping):  # Protocol 1 keeps everything in the body.
         args, kwargs, fields = body["args"], body["kwargs"], body
     else:
-        (args, kwargs, embed), fields = body, {**headers, **body[2]}
+        args, kwargs, embed = body
+        fields = {**headers, **embed}
     return Call(
         task=task,
         task_id=fields["id"],
@@ -42,7 +43,7 @@ def published(task: str, body: Any, headers: Mapping[str, Any], signature: inspe
 def context(body: Any, headers: Mapping[str, Any]) -> Context:
     """What a worker would make of the message: for the backend, to end it without a worker."""
     if isinstance(body, Mapping):
-        return Context(body)
+        return Context(dict(body))
     args, kwargs, embed = body
     return Context({**headers, **embed}, args=args, kwargs=kwargs)
 
@@ -59,7 +60,7 @@ def requested(task: str, request: Any, signature: inspect.Signature | None) -> C
     )
 
 
-def signature_of(task: Task) -> inspect.Signature | None:
+def signature_of(task: Task[Any, Any]) -> inspect.Signature | None:
     """The signature that a caller of the task sees; ``None`` for a callable that has none.
 
     ``Task.run`` of a bound task is a method, so ``self`` is left out; ``autoretry_for``, Sentry and the like
@@ -71,7 +72,7 @@ def signature_of(task: Task) -> inspect.Signature | None:
         return None
 
 
-def sent_again(task: Task, request: Any, headers: Mapping[str, Any], countdown: float) -> None:
+def sent_again(task: Task[Any, Any], request: Any, headers: Mapping[str, Any], countdown: float) -> None:
     """Send a running task's message again, to start in ``countdown`` seconds.
 
     Id, arguments, retries, chain, chord, callbacks, errbacks, group, stamps, limits, expiry, queue and
@@ -110,7 +111,7 @@ def final_state(app: Celery, task_id: str, since: int) -> str | None:
     return state if done.timestamp() * 1000 >= since else None
 
 
-def succeeded_before(task: Task, request: Any) -> bool:
+def succeeded_before(task: Task[Any, Any], request: Any) -> bool:
     """Whether a message that the broker marks as redelivered belongs to a task whose result is SUCCESS.
 
     Asked of the result backend for such a message only. Random (version 4) ids only: an id that a program
@@ -135,7 +136,7 @@ def _is_random(task_id: str) -> bool:
 def _seconds_until(when: Any) -> float | None:
     if not when:
         return None
-    moment = maybe_iso8601(when)
+    moment: Any = maybe_iso8601(when)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
     return float((moment - datetime.now(timezone.utc)).total_seconds())

@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from blinker import Namespace, NamedSignal
+from blinker import NamedSignal, Namespace
 
 from celery_dedupe.core.verdicts import Duplicate
 
@@ -26,7 +26,9 @@ run_refused = _namespace.signal("run-refused", "A run may not start now; gets Ru
 lock_taken = _namespace.signal("lock-taken", "A claim or running slots were granted; gets LockTaken.")
 lock_released = _namespace.signal("lock-released", "A run gave up its locks; gets LockReleased.")
 lease_lost = _namespace.signal("lease-lost", "A running lease ended under its run; gets LostLease.")
-ran_unprotected = _namespace.signal("ran-unprotected", "The store was away, the task went on; gets RanUnprotected.")
+ran_unprotected = _namespace.signal(
+    "ran-unprotected", "The task went on without its locks; gets RanUnprotected."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +116,5 @@ def emit(signal: NamedSignal, app: Any, event: object) -> None:
     for receiver in signal.receivers_for(app):
         try:
             receiver(app, event=event)
-        except Exception:
+        except Exception:  # noqa: PERF203 - one receiver's error must not keep the next from being told
             logger.exception("A receiver of %s raised; the task goes on", signal.name)

@@ -47,7 +47,7 @@ class Ticket:
 
 
 def from_headers(headers: Mapping[str, Any] | None) -> Ticket | None:
-    """The ticket among a message's custom headers; ``None`` if there is none that this version understands."""
+    """The ticket among a message's headers; ``None`` if there is none that this version understands."""
     header = (headers or {}).get(HEADER)
     if not isinstance(header, Mapping) or header.get("v") != VERSION:
         return None

@@ -142,7 +142,9 @@ def on_conflict(
     if holders[0].state != "done":
         if any(holder.task_id == ticket.successor_of for holder in holders):
             return wait(ticket, delay, "its predecessor still runs", found)
-        patient = policy.on_conflict == "wait" or (policy.on_conflict == "skip" and must_publish(policy, ticket))
+        patient = policy.on_conflict == "wait" or (
+            policy.on_conflict == "skip" and must_publish(policy, ticket)
+        )
         if patient and ticket.waited < policy.wait_limit:
             return wait(ticket, delay, "the lock is held", found)
     return Raise(found) if policy.on_conflict == "raise" else Skip(found)

@@ -63,7 +63,7 @@ def refusal(found: Duplicate) -> DuplicateTask:
 
 
 def end_as_duplicate(backend: Backend, request: Any, found: Duplicate) -> None:
-    """End a message REVOKED, and tell everything that waits for it: the rest of a chain, a chord, errbacks."""
+    """End a message REVOKED, and tell whatever waits for it: the rest of a chain, a chord, errbacks."""
     reason = TaskRevokedError(f"duplicate of {found.task_id}")
     stored = not request.ignore_result
     backend.mark_as_failure(request.id, reason, request=request, store_result=stored, state=REVOKED)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +31,7 @@ class _Publishing:
     """
 
     gate: PublishGate
-    policies: tuple[Policy, ...]
+    policies: Sequence[Policy]
     override: Any = None
     promised: bool = False
     retry_of: Run | None = None
@@ -41,7 +42,9 @@ class _Publishing:
 class _Dropped(BaseException):
     """Leaves ``send_task`` through Celery's own code: an ``Exception`` would be swallowed by the signal."""
 
-    def __init__(self, publishing: _Publishing, why: Drop | Exception, request: Context | None = None) -> None:
+    def __init__(
+        self, publishing: _Publishing, why: Drop | Exception, request: Context | None = None
+    ) -> None:
         super().__init__()
         self.publishing = publishing
         self.why = why
@@ -103,7 +106,7 @@ class PublishGate:
             return
         try:
             outcome = self._decide(publishing, sender, body, headers)
-        except Exception as error:  # The caller's to see: a signal would log it and publish.
+        except Exception as error:  # noqa: BLE001 - whatever it is is the caller's; a signal would log it and publish
             raise _Dropped(publishing, error) from None
         if outcome is not None:
             raise _Dropped(publishing, outcome, messages.context(body, headers))
@@ -111,7 +114,11 @@ class PublishGate:
     def _publishing(self, name: str, override: Any, options: dict[str, Any]) -> _Publishing | None:
         task = self._desk.app.current_worker_task
         task_id = options.get("task_id")
-        if task is not None and task_id == task.request.id and options.get("retries", 0) > task.request.retries:
+        if (
+            task is not None
+            and task_id == task.request.id
+            and options.get("retries", 0) > task.request.retries
+        ):
             # A retry goes on under the terms of its run, which the message's own header carries.
             run = getattr(task.request, VERDICT, None)
             return _Publishing(self, run.policies, retry_of=run) if isinstance(run, Run) else None
@@ -132,7 +139,9 @@ class PublishGate:
             headers[HEADER] = replace(run.ticket, nonce=nonce, waits=0, waited=0.0).to_header()
             return None
         publishing.promised = publishing.promised or call.workflow
-        ticket = Ticket(desk.keys(call, policies), nonce, portable(publishing.override), workflow=publishing.promised)
+        ticket = Ticket(
+            desk.keys(call, policies), nonce, portable(publishing.override), workflow=publishing.promised
+        )
         ticket = replace(ticket, successor_of=claimed_by(ticket, current_run()))
         outcome = desk.guard.claim(call, policies, ticket)
         if isinstance(outcome, Drop):

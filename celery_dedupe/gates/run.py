@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from celery.app.task import Context, Task
 from celery.exceptions import Ignore
 
 from celery_dedupe import interrupts, messages
-from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
 from celery_dedupe.core.verdicts import Ending, Quiet, Raise, Refusal, Skip, Wait
 from celery_dedupe.gates.desk import VERDICT, Desk, end_as_duplicate, refusal
@@ -36,12 +36,12 @@ class RunGate:
     def __init__(self, desk: Desk, eager: Callable[[], bool]) -> None:
         self._desk = desk
         self._eager = eager
-        self._seams: list[tuple[type[Task], Any]] = []
+        self._seams: list[tuple[Any, Any]] = []
 
     def install(self) -> None:
         """Set the seam on every task class that has none."""
         for task in list(self._desk.app.tasks.values()):
-            cls = type(task)
+            cls: Any = type(task)
             if not hasattr(cls.__dict__.get("before_start"), "dedupe_seam"):
                 self._seams.append((cls, cls.__dict__.get("before_start")))
                 cls.before_start = self._seam(cls.before_start)
@@ -55,7 +55,7 @@ class RunGate:
             else:
                 cls.before_start = original
 
-    def task_prerun(self, task: Task, task_id: str, **_: Any) -> None:
+    def task_prerun(self, task: Task[Any, Any], task_id: str, **_: Any) -> None:
         """Receiver: take the run's locks and note the verdict on ``task.request``."""
         request = task.request
         if request.called_directly or (request.is_eager and not self._eager()):
@@ -71,39 +71,42 @@ class RunGate:
         if verdict is not None:
             setattr(request, VERDICT, verdict)
 
-    def task_postrun(self, task: Task, state: str | None = None, retval: Any = None, **_: Any) -> None:
+    def task_postrun(
+        self, task: Task[Any, Any], state: str | None = None, retval: Any = None, **_: Any
+    ) -> None:
         """Receiver: free what the run holds. A run that was refused holds nothing and frees nothing."""
         run = getattr(task.request, VERDICT, None)
         if isinstance(run, Run):
             self._desk.guard.finish(run, _ending(run, state, retval))
 
-    def _decide(self, task: Task, request: Context, found: Ticket | None) -> Run | Refusal | None:
+    def _decide(self, task: Task[Any, Any], request: Context, found: Ticket | None) -> Run | Refusal | None:
         desk, name = self._desk, task.name
         policies = desk.policies(name, found.override if found else None)
+        call = messages.requested(name, request, desk.signature(name))
         if found and len(found.keys) != len(policies):
             # The publisher had other rules: what it claimed is given back, this worker's rules count.
-            desk.guard.withdraw(found.keys, request.id)
-            found = Ticket(nonce=found.nonce, override=found.override, workflow=found.workflow)
+            desk.guard.withdraw(found.keys, call.task_id)
+            found = replace(found, keys=())
         if not policies:
             return None
-        call = messages.requested(name, request, desk.signature(name))
-        if not found or not found.keys:
-            found = _ticket(desk.keys(call, policies), found)
+        ticket = found or Ticket()
+        if not ticket.keys:
+            ticket = replace(ticket, keys=desk.keys(call, policies))
         if messages.succeeded_before(task, request):
             return Quiet("an earlier delivery of this message has ended well")
-        return desk.guard.begin(call, policies, found, request.hostname or "", interrupts.of_this_thread)
+        return desk.guard.begin(call, policies, ticket, request.hostname or "", interrupts.of_this_thread)
 
     def _seam(self, original: Any) -> Any:
-        def before_start(task: Task, task_id: str, args: Any, kwargs: Any) -> None:
+        def before_start(task: Task[Any, Any], task_id: str, args: Any, kwargs: Any) -> None:
             verdict = getattr(task.request, VERDICT, None)
             if isinstance(verdict, (Skip, Raise, Wait, Quiet)):
-                self._carry_out(task, verdict)
+                self._carry_out(task, task_id, verdict)
             original(task, task_id, args, kwargs)
 
         before_start.dedupe_seam = True  # type: ignore[attr-defined]
         return before_start
 
-    def _carry_out(self, task: Task, verdict: Refusal) -> None:
+    def _carry_out(self, task: Task[Any, Any], task_id: str, verdict: Refusal) -> None:
         request = task.request
         if isinstance(verdict, Raise):
             raise refusal(verdict.duplicate)
@@ -112,21 +115,17 @@ class RunGate:
                 end_as_duplicate(task.backend, request, verdict.duplicate)
             raise Ignore(f"duplicate of {verdict.duplicate.task_id}")
         if isinstance(verdict, Wait) and not request.is_eager:
-            self._send_again(task, request, verdict)
+            self._send_again(task, task_id, verdict)
         raise Ignore(verdict.reason)
 
-    def _send_again(self, task: Task, request: Context, verdict: Wait) -> None:
+    def _send_again(self, task: Task[Any, Any], task_id: str, verdict: Wait) -> None:
         header = {HEADER: verdict.ticket.to_header()}
         try:
-            pass_through(lambda: messages.sent_again(task, request, header, verdict.delay))
+            pass_through(lambda: messages.sent_again(task, task.request, header, verdict.delay))
         except BaseException:
             # It ends FAILURE with this error: its message may be acknowledged already.
-            self._desk.guard.withdraw(verdict.ticket.keys, request.id)
+            self._desk.guard.withdraw(verdict.ticket.keys, task_id)
             raise
-
-
-def _ticket(keys: tuple[str, ...], found: Ticket | None) -> Ticket:
-    return Ticket(keys, found.nonce, found.override, workflow=found.workflow) if found else Ticket(keys)
 
 
 def _ending(run: Run, state: str | None, retval: Any) -> Ending:
