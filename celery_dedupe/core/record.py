@@ -6,7 +6,7 @@ Pure values. Times are whole milliseconds of the store's own clock; ``0`` as an 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 FOREVER = 0
@@ -14,7 +14,11 @@ FOREVER = 0
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A task that was published and has not started: it waits in the broker, for its eta or for a retry."""
+    """A task that was published and has not started: it waits in the broker, for its eta or for a retry.
+
+    Attributes:
+        retries: attempts with a lower count are known to be over, so a late copy of one is stale.
+    """
 
     task_id: str
     expires_at: int
@@ -28,7 +32,9 @@ class Running:
     Attributes:
         token: names this run and no other; whoever renews or frees the slot must know it.
         nonce: names the message the run came from: a redelivery has the same one, a retry another.
-        fence: grows with every slot given under this key.
+        fence: grows with every slot given under this key, whatever was deleted or expired in between: it is
+            the store's clock in microseconds, or one more than the highest in use. Only a clock that is set
+            back (a failover to a server whose clock is behind) can break the order.
         retries: the task's retry count, so that a stale copy of an earlier attempt is known as such.
         node: the worker that runs it.
         started: the worker's own wall clock at the start, to compare with the worker's own result dates only.
@@ -95,7 +101,9 @@ class Record:
     @property
     def expires_at(self) -> int:
         """When the last part ends: the record's own time to live. ``FOREVER`` if one part never does."""
-        ends = [part.expires_at for part in (*self.queued, *self.running, *self.ended)]
+        ends = [part.expires_at for part in self.queued]
+        ends += [part.expires_at for part in self.running]
+        ends += [part.expires_at for part in self.ended]
         if self.done:
             ends.append(self.done.expires_at)
         return FOREVER if FOREVER in ends else max(ends, default=FOREVER)
@@ -114,6 +122,12 @@ class Record:
         """The same with ``part`` as the only queued claim of its task id."""
         kept = self.without_queued(part.task_id)
         return replace(kept, queued=(*kept.queued, part))
+
+    def with_ended(self, part: Ended) -> Record:
+        """The same with ``part`` as the only mark of its message."""
+        mark = part.task_id, part.nonce
+        kept = tuple(old for old in self.ended if (old.task_id, old.nonce) != mark)
+        return replace(self, ended=(*kept, part))
 
     def without_queued(self, task_id: str) -> Record:
         """The same without the queued claim of ``task_id``."""
@@ -142,25 +156,27 @@ class Record:
         return tuple(part for part in self.running if part.task_id == task_id)
 
     def holders(self, states: Collection[str], now: int, but: Collection[str] = ()) -> tuple[Holder, ...]:
-        """Whoever is in one of ``states``, other than the task ids of ``but``: of the first state that has any.
+        """Whoever is in one of ``states`` but the task ids of ``but``: those of the first state that has any.
 
         What waits is named before what runs: its result is the fresher one. A task id in ``but`` is no
         obstacle while queued or running; what is done is done, whoever did it.
         """
-        if "queued" in states and (found := _others(self.queued, but)):
-            return tuple(Holder("queued", part.task_id, _left(part.expires_at, now)) for part in found)
-        if "running" in states and (found := _others(self.running, but)):
-            return tuple(
-                Holder("running", part.task_id, _left(part.expires_at, now), part.token, part.started)
-                for part in found
+        found: tuple[Holder, ...] = ()
+        if "queued" in states:
+            found = tuple(
+                Holder("queued", part.task_id, _left(part.expires_at, now))
+                for part in self.queued
+                if part.task_id not in but
             )
-        if "done" in states and self.done:
-            return (Holder("done", self.done.task_id, _left(self.done.expires_at, now)),)
-        return ()
-
-
-def _others(parts: Iterable[Queued | Running], but: Collection[str]) -> list[Queued | Running]:
-    return [part for part in parts if part.task_id not in but]
+        if "running" in states and not found:
+            found = tuple(
+                Holder("running", part.task_id, _left(part.expires_at, now), part.token, part.started)
+                for part in self.running
+                if part.task_id not in but
+            )
+        if "done" in states and not found and self.done:
+            found = (Holder("done", self.done.task_id, _left(self.done.expires_at, now)),)
+        return found
 
 
 def _alive(expires_at: int, now: int) -> bool:

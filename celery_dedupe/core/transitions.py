@@ -8,128 +8,46 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from celery_dedupe.core.record import FOREVER, Done, Ended, Holder, Queued, Record, Running
+from celery_dedupe.core.asks import (
+    Attempt,
+    BeginAsk,
+    BeginReply,
+    Begun,
+    Caller,
+    ClaimAsk,
+    FinishAsk,
+    LeaseAsk,
+    Over,
+    Redelivered,
+    Refused,
+)
+from celery_dedupe.core.record import FOREVER, Done, Ended, Queued, Record, Running
+
+__all__ = [
+    "Attempt",
+    "BeginAsk",
+    "BeginReply",
+    "Begun",
+    "Caller",
+    "ClaimAsk",
+    "FinishAsk",
+    "LeaseAsk",
+    "Over",
+    "Redelivered",
+    "Refused",
+    "begin",
+    "claim",
+    "evict",
+    "finish",
+    "renew",
+    "withdraw",
+]
 
 EMPTY = Record()
 Book = Mapping[str, Record]
 Changes = dict[str, Record]
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who claims.
-
-    Attributes:
-        task_id: of the call that is about to be published.
-        inside: id of the task whose body makes the call, if any: a run does not block its own successor.
-        retries: the retry count in the message.
-        ended: tokens of runs that are known to have ended, though their record still says "running".
-    """
-
-    task_id: str
-    inside: str = ""
-    retries: int = 0
-    ended: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Who starts: one run of one message of one task. The fields are those of ``Running``."""
-
-    task_id: str
-    token: str
-    nonce: str = ""
-    retries: int = 0
-    node: str = ""
-    started: int = 0
-    ended: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimAsk:
-    """One lock that a publish claims: for ``ttl`` ms, unless it is in one of the ``blocked_by`` states."""
-
-    key: str
-    ttl: int
-    blocked_by: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class BeginAsk:
-    """One lock that a start needs.
-
-    Attributes:
-        slot: take one of ``limit`` running slots for ``lease`` ms; without it only the queued claim ends.
-        hold: ms for which the queued claim is kept if the start is refused; 0 gives it up.
-        mark: ms for which a good end is remembered for this copy, if the first copy still runs.
-        remembers: a done mark stands in the way.
-    """
-
-    key: str
-    slot: bool
-    limit: int = 1
-    lease: int = 0
-    hold: int = 0
-    mark: int = 0
-    remembers: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FinishAsk:
-    """One lock that an ending run gives up.
-
-    Attributes:
-        token: of the slot; empty where the lock has none.
-        outcome: ``"free"``; ``"done"`` (remembered for ``ttl`` ms, 0 for ever); ``"queued"`` (it will come
-            back: claimed for ``ttl`` ms); ``"withdrawn"`` (a claim that outlives the run is given back too).
-    """
-
-    key: str
-    token: str
-    outcome: str
-    ttl: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseAsk:
-    """One running slot to prolong by ``lease`` ms from now."""
-
-    key: str
-    token: str
-    lease: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The lock at ``index`` of the list is held by ``holders``; nothing was granted."""
-
-    index: int
-    holders: tuple[Holder, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Granted. ``fences`` has one number a lock, 0 where it has no slot."""
-
-    fences: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Redelivered:
-    """A copy of this very task still runs; its lease ends in ``expires_in`` ms unless renewed."""
-
-    index: int
-    expires_in: int
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """A copy of this very message ended well already, or a later attempt of it is under way."""
-
-
-BeginReply = Begun | Refused | Redelivered | Over
 
 
 def claim(book: Book, asks: Sequence[ClaimAsk], caller: Caller, now: int) -> tuple[Refused | None, Changes]:
@@ -141,7 +59,7 @@ def claim(book: Book, asks: Sequence[ClaimAsk], caller: Caller, now: int) -> tup
         holders = record.holders(ask.blocked_by, ms, but=(caller.task_id, caller.inside))
         if holders:
             return Refused(index, holders), {}
-        changes[ask.key] = record.with_queued(Queued(caller.task_id, ms + ask.ttl, caller.retries))
+        changes[ask.key] = record.with_queued(Queued(caller.task_id, ms + ask.ttl, caller.over))
     return None, changes
 
 
@@ -158,6 +76,8 @@ def begin(book: Book, asks: Sequence[BeginAsk], attempt: Attempt, now: int) -> t
     """Turn queued claims into running slots, all of them or none; or say what is in the way."""
     ms = now // 1000
     changes = {ask.key: _current(book, {}, ask.key, ms).without_tokens(attempt.ended) for ask in asks}
+    if any(_stale(changes[ask.key], ask, attempt) for ask in asks):
+        return Over(), {}
     for index, ask in enumerate(asks):
         reply = _obstacle(changes[ask.key], index, ask, attempt, ms) if ask.slot else None
         if reply is not None:
@@ -167,9 +87,8 @@ def begin(book: Book, asks: Sequence[BeginAsk], attempt: Attempt, now: int) -> t
         record = changes[ask.key].without_queued(attempt.task_id)
         fence = 0
         if ask.slot:
-            mine = record.run(attempt.token)
-            fence = mine.fence if mine else max([now, *(part.fence + 1 for part in record.running)])
-            record = record.with_running(_run(attempt, fence, ms + ask.lease))
+            run = _run(record, attempt, ms + ask.lease, now)
+            record, fence = record.with_running(run), run.fence
         fences.append(fence)
         changes[ask.key] = record
     return Begun(tuple(fences)), changes
@@ -194,18 +113,16 @@ def finish(
 ) -> tuple[list[bool], Changes]:
     """Free an ending run's locks; one answer each, ``False`` where the slot was not this run's any more.
 
-    ``attempt.retries`` is the count of the attempt to come where the outcome is ``"queued"``. ``well``
-    leaves the mark that a waiting second copy looks for.
+    ``attempt.retries`` is the count of the attempt to come where the outcome is ``"queued"``. ``well`` says
+    that the message needs no second run, and leaves the mark that a waiting second copy looks for.
     """
     ms = now // 1000
     changes: Changes = {}
-    found = []
-    for ask in asks:
-        record = _current(book, changes, ask.key, ms)
-        run = record.run(ask.token)
-        found.append(run is not None or not ask.token)
-        changes[ask.key] = _ended(record.without_tokens((ask.token,)), run, ask, attempt, well, ms)
-    return found, changes
+    runs = [_current(book, {}, ask.key, ms).run(ask.token) for ask in asks]
+    for ask, run in zip(asks, runs, strict=True):
+        record = _current(book, changes, ask.key, ms).without_tokens((ask.token,))
+        changes[ask.key] = _ended(record, run, ask, attempt, well, ms)
+    return [run is not None or not ask.token for ask, run in zip(asks, runs, strict=True)], changes
 
 
 def evict(record: Record, running: bool, now: int) -> tuple[int, Record]:
@@ -221,47 +138,59 @@ def _current(book: Book, changes: Changes, key: str, ms: int) -> Record:
     return changes[key] if key in changes else book.get(key, EMPTY).live(ms)
 
 
+def _stale(record: Record, ask: BeginAsk, attempt: Attempt) -> bool:
+    if record.run(attempt.token) is not None:
+        return False  # The reply to an earlier, granted begin was lost on the wire.
+    counts = [part.retries for part in record.queued if part.task_id == attempt.task_id]
+    counts += [part.retries for part in record.runs_of(attempt.task_id)]
+    message = attempt.task_id, attempt.nonce
+    return (
+        max(counts, default=0) > attempt.retries
+        or any((part.task_id, part.nonce) == message for part in record.ended)
+        or (ask.remembers and record.done is not None and record.done.task_id == attempt.task_id)
+    )
+
+
 def _obstacle(record: Record, index: int, ask: BeginAsk, attempt: Attempt, ms: int) -> BeginReply | None:
     if record.run(attempt.token) is not None:
-        return None  # The reply to an earlier, granted begin was lost on the wire.
-    mine = record.runs_of(attempt.task_id)
-    later = [part for part in (*mine, *record.queued) if part.task_id == attempt.task_id]
-    if any(part.retries > attempt.retries for part in later):
-        return Over()
-    if any((part.task_id, part.nonce) == (attempt.task_id, attempt.nonce) for part in record.ended):
-        return Over()
-    if mine:
+        return None
+    if mine := record.runs_of(attempt.task_id):
         return Redelivered(index, max(part.expires_at for part in mine) - ms)
     if ask.remembers and record.done:
-        return Over() if record.done.task_id == attempt.task_id else Refused(index, record.holders(("done",), ms))
+        return Refused(index, record.holders(("done",), ms))
     if len(record.running) >= ask.limit:
         return Refused(index, record.holders(("running",), ms))
     return None
 
 
-def _give_way(reply: BeginReply, book: Changes, asks: Sequence[BeginAsk], attempt: Attempt, ms: int) -> Changes:
-    if isinstance(reply, Over):
-        return {}
-    for ask in asks:
-        record = book[ask.key]
-        if isinstance(reply, Redelivered):
-            for run in record.runs_of(attempt.task_id):
+def _give_way(
+    reply: BeginReply, book: Changes, asks: Sequence[BeginAsk], attempt: Attempt, ms: int
+) -> Changes:
+    if isinstance(reply, Redelivered):
+        for ask in asks:
+            for run in book[ask.key].runs_of(attempt.task_id):
                 if run.nonce == attempt.nonce:
-                    record = record.with_running(replace(run, marked_until=ms + ask.mark))
-        elif ask.hold:
-            record = record.with_queued(Queued(attempt.task_id, ms + ask.hold, attempt.retries))
-        else:
-            record = record.without_queued(attempt.task_id)
-        book[ask.key] = record
+                    book[ask.key] = book[ask.key].with_running(replace(run, marked_until=ms + ask.mark))
+        return book
+    for ask in asks:
+        book[ask.key] = book[ask.key].without_queued(attempt.task_id)
+    # Only now, for two locks may share a key, and one that holds outweighs one that does not.
+    for ask in asks:
+        if ask.hold:
+            part = Queued(attempt.task_id, ms + ask.hold, attempt.retries)
+            book[ask.key] = book[ask.key].with_queued(part)
     return book
 
 
-def _run(attempt: Attempt, fence: int, expires_at: int) -> Running:
+def _run(record: Record, attempt: Attempt, expires_at: int, now: int) -> Running:
+    mine = record.run(attempt.token)
+    if mine is not None:
+        return replace(mine, expires_at=expires_at)
     return Running(
         attempt.token,
         attempt.task_id,
         attempt.nonce,
-        fence,
+        max([now, *(part.fence + 1 for part in record.running)]),
         attempt.retries,
         attempt.node,
         attempt.started,
@@ -272,13 +201,13 @@ def _run(attempt: Attempt, fence: int, expires_at: int) -> Running:
 def _ended(
     record: Record, run: Running | None, ask: FinishAsk, attempt: Attempt, well: bool, ms: int
 ) -> Record:
-    if ask.outcome == "queued":
+    held = run is not None or not ask.token
+    if ask.outcome == "queued" and held:
         record = record.with_queued(Queued(attempt.task_id, ms + ask.ttl, attempt.retries))
     elif ask.outcome == "withdrawn":
         record = record.without_queued(attempt.task_id)
-    elif ask.outcome == "done" and (run is not None or not record.running):
+    elif ask.outcome == "done" and (run is not None or not (record.running or record.done)):
         record = replace(record, done=Done(attempt.task_id, ms + ask.ttl if ask.ttl else FOREVER))
     if run is not None and well and run.marked_until > ms:
-        mark = Ended(run.task_id, run.nonce, run.marked_until)
-        record = replace(record, ended=(*record.ended, mark))
+        record = record.with_ended(Ended(run.task_id, run.nonce, run.marked_until))
     return record

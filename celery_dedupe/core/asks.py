@@ -1,0 +1,138 @@
+"""What a store is asked and what it replies: plain values, the same for every store.
+
+Durations are whole milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_dedupe.core.record import Holder
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who claims.
+
+    Attributes:
+        task_id: of the call that is about to be published.
+        inside: id of the task whose body makes the call, if any: a run does not block its own successor.
+        retries: the retry count in the message.
+        ended: tokens of runs that are known to have ended, though their record still says "running".
+    """
+
+    task_id: str
+    inside: str = ""
+    retries: int = 0
+    ended: tuple[str, ...] = ()
+
+    @property
+    def over(self) -> int:
+        """Attempts with a lower count are over. The one before this is not: it is what publishes this call,
+        and until it has ended its own message must be allowed to come back."""
+        return max(0, self.retries - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Who starts: one run of one message of one task. The fields are those of ``Running``.
+
+    ``retries`` must grow with every message that a run of the task sends under its own id, or the store takes
+    the later one for a stale copy of an earlier.
+    """
+
+    task_id: str
+    token: str
+    nonce: str = ""
+    retries: int = 0
+    node: str = ""
+    started: int = 0
+    ended: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAsk:
+    """One lock that a publish claims: for ``ttl`` ms, unless it is in one of the ``blocked_by`` states."""
+
+    key: str
+    ttl: int
+    blocked_by: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAsk:
+    """One lock that a start needs.
+
+    Attributes:
+        slot: take one of ``limit`` running slots for ``lease`` ms; without it only the queued claim ends.
+        hold: ms for which the queued claim is kept if the start is refused; 0 gives it up.
+        mark: ms for which a good end is remembered for this copy, if the first copy still runs.
+        remembers: a done mark stands in the way.
+    """
+
+    key: str
+    slot: bool
+    limit: int = 1
+    lease: int = 0
+    hold: int = 0
+    mark: int = 0
+    remembers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FinishAsk:
+    """One lock that an ending run gives up.
+
+    Attributes:
+        token: of the slot; empty where the lock has none.
+        outcome: ``"free"``; ``"done"`` (remembered for ``ttl`` ms, 0 for ever); ``"queued"`` (it will come
+            back: claimed for ``ttl`` ms); ``"withdrawn"`` (a claim that outlives the run is given back too).
+
+    A run whose slot is no longer its own claims nothing, and leaves a done mark only where nobody runs and no
+    mark is: a release that comes late, or twice, must not hold a lock for a task that is not coming.
+    """
+
+    key: str
+    token: str
+    outcome: str
+    ttl: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAsk:
+    """One running slot to prolong by ``lease`` ms from now."""
+
+    key: str
+    token: str
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The lock at ``index`` of the list is held by ``holders``; nothing was granted."""
+
+    index: int
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Granted. ``fences`` has one number a lock, 0 where it has no slot."""
+
+    fences: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivered:
+    """A copy of this very task still runs; its lease ends in ``expires_in`` ms unless renewed."""
+
+    index: int
+    expires_in: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A copy of this very message ended well already, or a later attempt of it is under way."""
+
+
+BeginReply = Begun | Refused | Redelivered | Over
