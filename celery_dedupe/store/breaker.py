@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from celery_dedupe.errors import StoreUnavailable
+from celery_dedupe.store.protocol import NotARecord
 
 T = TypeVar("T")
 logger = logging.getLogger("celery_dedupe")
@@ -35,11 +36,16 @@ class Breaker:
         return self._retry_at is not None
 
     def call(self, verb: Callable[[], T]) -> T:
-        """What ``verb()`` returns. Raises ``StoreUnavailable`` if it does, or at once while the breaker is open."""
+        """What ``verb()`` returns. Raises ``StoreUnavailable`` if it does, or at once while this is open.
+
+        One key that is not ours is no outage: ``NotARecord`` goes through and opens nothing.
+        """
         if self._retry_at is not None:
             self._wait_turn()
         try:
             value = verb()
+        except NotARecord:
+            raise
         except StoreUnavailable as error:
             self._failed(str(error))
             raise
@@ -49,10 +55,12 @@ class Breaker:
 
     def _wait_turn(self) -> None:
         with self._lock:
-            now = self._clock()
-            if self._retry_at is not None and now < self._retry_at:
-                raise StoreUnavailable(f"{self._reason} (asked again in {self._retry_at - now:.1f} s)")
-            self._retry_at = now + PAUSE  # This caller probes; the others go on waiting.
+            if self._retry_at is None:
+                return
+            left = self._retry_at - self._clock()
+            if left > 0:
+                raise StoreUnavailable(f"{self._reason} (asked again in {left:.1f} s)")
+            self._retry_at = self._clock() + PAUSE  # This caller probes; the others go on waiting.
 
     def _failed(self, reason: str) -> None:
         with self._lock:
@@ -60,9 +68,13 @@ class Breaker:
             self._retry_at = self._clock() + PAUSE
             self._reason = reason
         if first:
-            logger.error("%s; policies decide whether tasks go on unprotected. Asked again every %g s", reason, PAUSE)
+            logger.error(
+                "%s; policies decide whether tasks go on unprotected. Asked again every %g s", reason, PAUSE
+            )
 
     def _recovered(self) -> None:
         with self._lock:
+            last = self._retry_at is not None
             self._retry_at = None
-        logger.warning("the claim store answers again")
+        if last:
+            logger.warning("the claim store answers again")

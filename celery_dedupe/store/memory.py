@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from celery_dedupe.core import transitions
-from celery_dedupe.core.record import Record
-from celery_dedupe.core.transitions import (
+from celery_dedupe.core.asks import (
     Attempt,
     BeginAsk,
     BeginReply,
@@ -19,23 +18,28 @@ from celery_dedupe.core.transitions import (
     LeaseAsk,
     Refused,
 )
+from celery_dedupe.core.record import Record
+
+_EPOCH = time.time_ns() - time.perf_counter_ns()
 
 
-def _wall_clock() -> int:
-    return time.time_ns() // 1000
+def _clock() -> int:
+    # The wall clock as it was at import, and steady from then on: a lease must not jump with it.
+    return (_EPOCH + time.perf_counter_ns()) // 1000
 
 
 class MemoryStore:
-    """The verbs of ``Store`` over a dictionary and a lock.
+    """The verbs of ``Store`` over a dictionary and a lock. A forked child has a copy of its own.
 
     Arguments:
         clock: gives the time in microseconds; tests hand in one they can turn.
     """
 
-    def __init__(self, clock: Callable[[], int] = _wall_clock) -> None:
+    def __init__(self, clock: Callable[[], int] = _clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._records: dict[str, Record] = {}
+        self._full = 1000
 
     def claim(self, asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
         with self._lock:
@@ -98,3 +102,11 @@ class MemoryStore:
                 self._records[key] = record
             else:
                 self._records.pop(key, None)
+        if len(self._records) > self._full:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        # Records of keys that are never asked for again. Room to double keeps its cost small for each write.
+        now = self.clock()
+        self._records = {key: record for key, record in self._records.items() if record.live(now)}
+        self._full = max(1000, 2 * len(self._records))

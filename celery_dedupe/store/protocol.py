@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
-from celery_dedupe.core.record import Record
-from celery_dedupe.core.transitions import (
+from celery_dedupe.core.asks import (
     Attempt,
     BeginAsk,
     BeginReply,
@@ -20,37 +19,69 @@ from celery_dedupe.core.transitions import (
     LeaseAsk,
     Refused,
 )
+from celery_dedupe.core.record import Record
+from celery_dedupe.errors import StoreUnavailable
+
+
+class NotARecord(StoreUnavailable):
+    """A key of ours holds somebody else's value. It says nothing of the store's health, nor of other keys."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key} in the claim store holds something that is not a record of celery-dedupe: "
+            "delete it, or set dedupe_prefix to a word that nobody else uses there"
+        )
 
 
 class Store(Protocol):
-    """Where claims live. ``memory`` and ``redis`` pass one conformance suite (tests/contract)."""
+    """Where claims live. All stores pass one conformance suite (tests/contract)."""
 
     def claim(self, asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
-        """Claim all locks for a publish, or none. ``None`` means granted."""
+        """Claim all locks for a publish, or none. ``None`` means granted.
+
+        The caller's own task id is in nobody's way, so asking again after a lost reply is harmless.
+        """
 
     def withdraw(self, keys: Collection[str], task_id: str, *, running: bool = False) -> None:
         """Give back the queued claims of ``task_id`` and, if ``running``, its slots. Other owners' stay."""
 
     def begin(self, asks: Sequence[BeginAsk], attempt: Attempt) -> BeginReply:
-        """End the queued claims of a task and take its running slots: all of them, or none."""
+        """End the queued claims of a task and take its running slots: all of them, or none.
+
+        Asking again with the same token after a lost reply gives the same slots with the same fences.
+        """
 
     def renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
         """Prolong many leases in one call. ``False`` where the slot is no longer the asker's."""
 
     def finish(self, asks: Sequence[FinishAsk], attempt: Attempt, *, well: bool) -> list[bool]:
-        """Free the locks of an ending run. ``False`` where its slot was another's, or gone, already."""
+        """Free the locks of an ending run. ``False`` where its slot was another's, or gone, already.
+
+        Asking again after a lost reply frees nothing more, and says ``False``.
+        """
 
     def read(self, key: str) -> Record:
         """The record as it stands, without the parts whose time has passed."""
 
     def scan(self, pattern: str) -> Iterator[tuple[str, Record]]:
-        """Every key that matches the glob ``pattern``, with its record, in steps that block nobody."""
+        """Every key that matches ``pattern``, with its record, in steps that block nobody.
+
+        The pattern is a glob of ``*``, ``?``, ``[ab]`` and ``[a-z]``. A key that is there from the first step
+        to the last comes at least once; it may come twice. What is not a record is logged and left out.
+        """
 
     def evict(self, keys: Collection[str], *, running: bool = False) -> int:
-        """An operator's release: frees queued and done parts, and running slots if asked. Returns how many."""
+        """An operator's release: frees queued and done parts, and running slots if asked.
+
+        Returns how many parts were freed.
+        """
 
     def clock(self) -> int:
         """The store's clock, in milliseconds since 1970."""
 
     def close(self) -> None:
-        """Let go of connections. The store must not be used afterwards."""
+        """Let go of the connections the store has opened. It must not be used afterwards."""

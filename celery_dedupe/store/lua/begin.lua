@@ -6,75 +6,81 @@
 --        ['redelivered', index, ms left of the copy that runs], ['over']
 local id, token, nonce, retries, node, started, ended =
   ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-
-local function ask(i)
+local asks = {}
+for i, key in ipairs(KEYS) do
   local at = 2 + 6 * i
-  return {slot = ARGV[at] == '1', limit = tonumber(ARGV[at + 1]), lease = ARGV[at + 2], hold = tonumber(ARGV[at + 3]),
-          mark = ARGV[at + 4], remembers = ARGV[at + 5] == '1'}
+  asks[i] = {key = key, slot = ARGV[at] == '1', limit = tonumber(ARGV[at + 1]), lease = ARGV[at + 2],
+             hold = tonumber(ARGV[at + 3]), mark = ARGV[at + 4], remembers = ARGV[at + 5] == '1'}
 end
 
-local function obstacle(record, i, lock)
-  if find(record.r, 1, token) then return nil end
-  local mine = 0
+local function stale(record, ask)
+  if find(record.r, 1, token) then return false end
   for _, part in ipairs(record.q) do
-    if part[1] == id and tonumber(part[3]) > tonumber(retries) then return {'over'} end
+    if part[1] == id and tonumber(part[3]) > tonumber(retries) then return true end
   end
   for _, part in ipairs(record.r) do
-    if part[2] == id then
-      if tonumber(part[5]) > tonumber(retries) then return {'over'} end
-      mine = math.max(mine, tonumber(part[8]))
-    end
+    if part[2] == id and tonumber(part[5]) > tonumber(retries) then return true end
   end
   for _, part in ipairs(record.e) do
-    if part[1] == id and part[2] == nonce then return {'over'} end
+    if part[1] == id and part[2] == nonce then return true end
+  end
+  return ask.remembers and record.d and record.d[1] == id
+end
+
+local function obstacle(record, i, ask)
+  if find(record.r, 1, token) then return nil end
+  local mine = 0
+  for _, part in ipairs(record.r) do
+    if part[2] == id then mine = math.max(mine, tonumber(part[8])) end
   end
   if mine > 0 then return {'redelivered', int(i), int(mine - now)} end
-  if lock.remembers and record.d then
-    if record.d[1] == id then return {'over'} end
-    return holders({'refused', int(i)}, record, 'd')
-  end
-  if #record.r >= lock.limit then return holders({'refused', int(i)}, record, 'r') end
+  if ask.remembers and record.d then return holders({'refused', int(i)}, record, 'd') end
+  if #record.r >= ask.limit then return holders({'refused', int(i)}, record, 'r') end
 end
 
-local function give_way(verdict)
-  for i, key in ipairs(KEYS) do
-    local record, lock = load(key), ask(i)
-    if verdict == 'redelivered' then
-      for _, part in ipairs(record.r) do
-        if part[2] == id and part[3] == nonce then part[9] = int(now + lock.mark) end
-      end
-    elseif lock.hold > 0 then queue(record, id, lock.hold, retries)
-    else drop(record.q, 1, id) end
-    touch(key)
+local function mark()
+  for _, ask in ipairs(asks) do
+    for _, part in ipairs(load(ask.key).r) do
+      if part[2] == id and part[3] == nonce then part[9] = int(now + ask.mark) end
+    end
   end
-  save()
 end
 
-for i, key in ipairs(KEYS) do
-  forget(load(key), ended)
-  local lock = ask(i)
-  local reply = lock.slot and obstacle(load(key), i, lock)
+-- Two locks may share a key, and one that holds outweighs one that does not: so all are dropped first.
+local function give_way()
+  for _, ask in ipairs(asks) do drop(load(ask.key).q, 1, id) end
+  for _, ask in ipairs(asks) do
+    if ask.hold > 0 then queue(load(ask.key), id, ask.hold, retries) end
+  end
+end
+
+local function run(record, lease)
+  local mine, fence = find(record.r, 1, token), tick
+  if not mine then
+    for _, part in ipairs(record.r) do fence = math.max(fence, tonumber(part[4]) + 1) end
+    mine = {token, id, nonce, int(fence), retries, node, started, '', '0'}
+    table.insert(record.r, mine)
+  end
+  mine[8] = int(now + lease)
+  return mine[4]
+end
+
+for _, ask in ipairs(asks) do forget(load(ask.key), ended) end
+for _, ask in ipairs(asks) do
+  if stale(load(ask.key), ask) then return {'over'} end
+end
+for i, ask in ipairs(asks) do
+  local reply = ask.slot and obstacle(load(ask.key), i, ask)
   if reply then
-    if reply[1] ~= 'over' then give_way(reply[1]) end
+    if reply[1] == 'redelivered' then mark() else give_way() end
+    save()
     return reply
   end
 end
-
 local reply = {'begun'}
-for i, key in ipairs(KEYS) do
-  local record, lock = load(key), ask(i)
-  drop(record.q, 1, id)
-  local fence = '0'
-  if lock.slot then
-    local mine = find(record.r, 1, token)
-    local least = tick
-    for _, part in ipairs(record.r) do least = math.max(least, tonumber(part[4]) + 1) end
-    fence = mine and mine[4] or int(least)
-    if mine then mine[8] = int(now + lock.lease)
-    else table.insert(record.r, {token, id, nonce, fence, retries, node, started, int(now + lock.lease), '0'}) end
-  end
-  table.insert(reply, fence)
-  touch(key)
+for i, ask in ipairs(asks) do
+  drop(load(ask.key).q, 1, id)
+  reply[i + 1] = ask.slot and run(load(ask.key), ask.lease) or '0'
 end
 save()
 return reply

@@ -11,7 +11,6 @@ for _, key in ipairs(KEYS) do
     freed = freed + #record.r
     record.r, record.e = {}, {}
   end
-  touch(key)
 end
 save()
 return freed

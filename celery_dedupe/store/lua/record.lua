@@ -1,30 +1,38 @@
--- A record's text, one line a part (core/record.py has the same as values). Ids and nodes are percent-encoded
--- by the client, so a blank always separates. An expiry of 0 means never.
+-- A record's text, one line a part (core/record.py has the same as values). Ids, tokens and nodes are
+-- percent-encoded by the client, so a blank always separates. An expiry of 0 means never.
 --   q <task id> <expires at> <retries>
 --   r <token> <task id> <nonce> <fence> <retries> <node> <started> <expires at> <marked until>
 --   d <task id> <expires at>
 --   e <task id> <nonce> <expires at>
 -- load(key) gives the live parts as {q = {...}, r = {...}, e = {...}, d = {...} or nil}, each part a list of its
--- fields; save() writes every record that was marked by touch(key), with the expiry of its last part.
+-- fields; save() writes every loaded record that has changed, with the expiry of its last part.
 local FIELDS = {q = 3, r = 9, d = 2, e = 3}
 local EXPIRY = {q = 2, r = 8, d = 2, e = 3}
-local loaded, touched = {}, {}
+local texts, records = {}, {}
 
 local function int(number)
   return string.format('%.0f', number)
 end
 
-local function alive(expiry)
-  return expiry == '0' or tonumber(expiry) > now
+local function foreign(key)
+  error('<' .. key .. '> holds no record of celery-dedupe')
 end
 
-local function parse(text)
+local function fetch(key)
+  local text = redis.pcall('GET', key)
+  if type(text) ~= 'table' then return text end
+  if string.find(text.err, 'WRONGTYPE', 1, true) then foreign(key) end
+  error(text.err)
+end
+
+local function parse(key, text)
   local record = {q = {}, r = {}, e = {}}
   for line in string.gmatch(text, '[^\n]+') do
     local kind, part = string.sub(line, 1, 1), {}
     for field in string.gmatch(string.sub(line, 3), '%S+') do part[#part + 1] = field end
-    if #part ~= FIELDS[kind] then error('celery-dedupe: a record has a line that is not its own: ' .. line) end
-    if alive(part[EXPIRY[kind]]) then
+    if #part ~= FIELDS[kind] then foreign(key) end
+    local expiry = tonumber(part[EXPIRY[kind]]) or foreign(key)
+    if expiry > now or expiry == 0 then
       if kind == 'd' then record.d = part else table.insert(record[kind], part) end
     end
   end
@@ -32,21 +40,18 @@ local function parse(text)
 end
 
 local function load(key)
-  if not loaded[key] then loaded[key] = parse(redis.call('GET', key) or '') end
-  return loaded[key]
-end
-
-local function touch(key)
-  touched[key] = true
-end
-
--- Removes the parts whose field has the value; returns the last one removed.
-local function drop(parts, field, value)
-  local found
-  for i = #parts, 1, -1 do
-    if parts[i][field] == value then found = table.remove(parts, i) end
+  if not records[key] then
+    texts[key] = fetch(key) or ''
+    records[key] = parse(key, texts[key])
   end
-  return found
+  return records[key]
+end
+
+-- Removes the parts whose field has the value.
+local function drop(parts, field, value)
+  for i = #parts, 1, -1 do
+    if parts[i][field] == value then table.remove(parts, i) end
+  end
 end
 
 local function find(parts, field, value)
@@ -67,22 +72,22 @@ end
 -- Appends to reply who is in the way: state, task id, ms left (-1 for ever), token, started; of the first of the
 -- states 'q', 'r', 'd' that has any. The ids me and inside are no obstacle while queued or running.
 local function holders(reply, record, states, me, inside)
-  for _, state in ipairs({'q', 'r'}) do
-    if string.find(states, state, 1, true) then
-      local id = state == 'q' and 1 or 2
-      for _, part in ipairs(record[state]) do
-        if part[id] ~= me and part[id] ~= inside then
-          local more = state == 'r' and {part[1], part[7]} or {'', '0'}
-          for _, value in ipairs({state, part[id], left(part[EXPIRY[state]]), more[1], more[2]}) do
-            table.insert(reply, value)
-          end
-        end
-      end
-      if #reply > 1 then return reply end
+  local head = #reply
+  local function add(...)
+    for _, value in ipairs({...}) do reply[#reply + 1] = value end
+  end
+  if string.find(states, 'q', 1, true) then
+    for _, part in ipairs(record.q) do
+      if part[1] ~= me and part[1] ~= inside then add('q', part[1], left(part[2]), '-', '0') end
     end
   end
-  if record.d and string.find(states, 'd', 1, true) then
-    for _, value in ipairs({'d', record.d[1], left(record.d[2]), '', '0'}) do table.insert(reply, value) end
+  if #reply == head and string.find(states, 'r', 1, true) then
+    for _, part in ipairs(record.r) do
+      if part[2] ~= me and part[2] ~= inside then add('r', part[2], left(part[8]), part[1], part[7]) end
+    end
+  end
+  if #reply == head and record.d and string.find(states, 'd', 1, true) then
+    add('d', record.d[1], left(record.d[2]), '-', '0')
   end
   return reply
 end
@@ -92,20 +97,22 @@ local function forget(record, tokens)
 end
 
 local function save()
-  for key in pairs(touched) do
+  for key, record in pairs(records) do
     local lines, last, forever = {}, 0, false
     local function add(kind, part)
-      table.insert(lines, kind .. ' ' .. table.concat(part, ' '))
+      lines[#lines + 1] = kind .. ' ' .. table.concat(part, ' ')
       local expiry = tonumber(part[EXPIRY[kind]])
       forever = forever or expiry == 0
       last = math.max(last, expiry)
     end
     for _, kind in ipairs({'q', 'r', 'e'}) do
-      for _, part in ipairs(loaded[key][kind]) do add(kind, part) end
+      for _, part in ipairs(record[kind]) do add(kind, part) end
     end
-    if loaded[key].d then add('d', loaded[key].d) end
-    if #lines == 0 then redis.call('DEL', key)
-    elseif forever then redis.call('SET', key, table.concat(lines, '\n'))
-    else redis.call('SET', key, table.concat(lines, '\n'), 'PXAT', int(last)) end
+    if record.d then add('d', record.d) end
+    local text = table.concat(lines, '\n')
+    if text == texts[key] then -- Nothing has changed.
+    elseif text == '' then redis.call('DEL', key)
+    elseif forever then redis.call('SET', key, text)
+    else redis.call('SET', key, text, 'PXAT', int(last)) end
   end
 end

@@ -6,7 +6,6 @@ for _, key in ipairs(KEYS) do
   local record = load(key)
   drop(record.q, 1, ARGV[1])
   if ARGV[2] == '1' then drop(record.r, 2, ARGV[1]) end
-  touch(key)
 end
 save()
 return {}

@@ -1,0 +1,57 @@
+"""Which store a URL or a client of the user's stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from celery_dedupe.core.urls import check_url, scheme_of
+from celery_dedupe.errors import ConfigurationError
+from celery_dedupe.store.memory import MemoryStore
+from celery_dedupe.store.protocol import Store
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def open_store(url: str | None, options: Mapping[str, Any] = NONE, client: Any = None) -> Store:
+    """Return the store at ``url``, or the one on ``client``. Connects to nothing yet.
+
+    Args:
+        url: ``redis://``, ``rediss://``, ``redis+socket:///path?db=1``, ``sentinel://h1;sentinel://h2/0``,
+            ``redis+cluster://``, ``rediss+cluster://`` or ``memory://``. ``None`` with a client.
+        options: arguments of redis-py's client (timeouts in seconds, TLS, ...), and with Sentinel
+            ``master_name``, ``sentinel_kwargs``, ``min_other_sentinels``. They beat what the URL says, which
+            beats the defaults: 1 s to connect, 1 s to answer, one more try at once where a connection was
+            lost, none after a timeout.
+        client: a ready ``redis.Redis`` or ``redis.RedisCluster``, which keeps its own settings and stays open
+            when the store is closed; or a store.
+
+    Raises:
+        ConfigurationError: it names the part that is wrong and the mend, and shows no password.
+    """
+    if client is not None:
+        return _on_client(client, options)
+    address = check_url(f"redis+{url}" if scheme_of(url or "") == "socket" else url, where="dedupe_url")
+    if scheme_of(address) == "memory":
+        if options:
+            raise ConfigurationError(f"dedupe_store_options {sorted(options)}: memory:// has no options")
+        return MemoryStore()
+    # Here and not above, since claims in memory need no redis-py.
+    from celery_dedupe.store.redis_client import open_redis
+
+    return open_redis(address, options)
+
+
+def _on_client(client: Any, options: Mapping[str, Any]) -> Store:
+    if options:
+        raise ConfigurationError(
+            f"dedupe_store_options {sorted(options)} have no effect on a client of your own: "
+            "give them to the client where you make it"
+        )
+    if all(callable(getattr(client, verb, None)) for verb in ("claim", "begin", "finish")):
+        store: Store = client
+        return store
+    from celery_dedupe.store.redis_client import on_client
+
+    return on_client(client)

@@ -1,0 +1,2 @@
+-- reply  the server's clock, milliseconds since 1970
+return int(now)

@@ -1,0 +1,147 @@
+"""Claims in a cluster, where two locks of one task may live on two servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from redis.cluster import RedisCluster
+
+from celery_dedupe.core.asks import (
+    Attempt,
+    BeginAsk,
+    BeginReply,
+    Begun,
+    Caller,
+    ClaimAsk,
+    FinishAsk,
+    LeaseAsk,
+    Over,
+    Refused,
+)
+from celery_dedupe.errors import StoreUnavailable
+from celery_dedupe.store.redis import RedisStore
+
+T = TypeVar("T")
+Ask = TypeVar("Ask", ClaimAsk, BeginAsk, FinishAsk)
+
+
+class ClusterStore(RedisStore):
+    """The verbs of ``Store`` in a cluster: one script a key, in the order of the list.
+
+    Each lock by itself is as safe as in ``RedisStore``. A list of locks is less than atomic: if a later lock
+    refuses, what the earlier ones gave is given back, and in between a third caller can be refused by a claim
+    that is about to vanish. If this process dies in between, the claim ends with its ttl, the slot with its
+    lease. A queued claim of the same task id that an earlier lock has replaced or ended is not restored. None
+    of this lets two runs into one slot.
+
+    Where one server does not answer, the others are still given their renewals and releases before the error.
+
+    Arguments:
+        connect: makes the client; asked on first use and until it succeeds, since redis-py fetches the slots
+            of the cluster while it makes one.
+        owned: ``close`` closes the client too.
+    """
+
+    chunk = 1
+
+    def __init__(self, connect: Callable[[], RedisCluster], *, owned: bool = True) -> None:
+        self._connect = connect
+        self._owned = owned
+
+    @cached_property
+    def _client(self) -> Any:  # type: ignore[override]  # an attribute that is made on first use
+        return self._connect()
+
+    def claim(self, asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
+        given: list[str] = []
+        for places, some in _by_key(asks):
+            try:
+                reply = super().claim(some, caller)
+            except StoreUnavailable:
+                # It may have claimed before the connection was lost.
+                with suppress(StoreUnavailable):
+                    self.withdraw([*given, some[0].key], caller.task_id)
+                raise
+            if reply:
+                self.withdraw(given, caller.task_id)
+                return replace(reply, index=places[reply.index])
+            given.append(some[0].key)
+        return None
+
+    def withdraw(self, keys: Collection[str], task_id: str, *, running: bool = False) -> None:
+        one = super().withdraw
+        _all(lambda key: one([key], task_id, running=running), keys)
+
+    def begin(self, asks: Sequence[BeginAsk], attempt: Attempt) -> BeginReply:
+        fences = [0] * len(asks)
+        begun: set[str] = set()
+        for places, some in _by_key(asks):
+            try:
+                reply = super().begin(some, attempt)
+            except StoreUnavailable:
+                with suppress(StoreUnavailable):
+                    self._give_back(asks, {*begun, some[0].key}, attempt)
+                raise
+            if not isinstance(reply, Begun):
+                self._give_back(asks, begun, attempt, refused=isinstance(reply, Refused))
+                return reply if isinstance(reply, Over) else replace(reply, index=places[reply.index])
+            begun.add(some[0].key)
+            for place, fence in zip(places, reply.fences, strict=True):
+                fences[place] = fence
+        return Begun(tuple(fences))
+
+    def renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
+        one = super().renew
+        return [kept for reply in _all(lambda ask: one([ask]), asks) for kept in reply]
+
+    def finish(self, asks: Sequence[FinishAsk], attempt: Attempt, *, well: bool) -> list[bool]:
+        one = super().finish
+        groups = _by_key(asks)
+        found = [False] * len(asks)
+        replies = _all(lambda group: one(group[1], attempt, well=well), groups)
+        for (places, _), reply in zip(groups, replies, strict=True):
+            for place, mine in zip(places, reply, strict=True):
+                found[place] = mine
+        return found
+
+    def _give_back(
+        self, asks: Sequence[BeginAsk], begun: Collection[str], attempt: Attempt, *, refused: bool = True
+    ) -> None:
+        """Free what ``begin`` gave; after a refusal hold or drop the queued claims, as one script would."""
+        back = []
+        for _, some in _by_key(asks):
+            key, hold = some[0].key, max(ask.hold for ask in some)
+            token = attempt.token if key in begun and any(ask.slot for ask in some) else ""
+            if refused:
+                back.append(FinishAsk(key, token, "queued" if hold else "withdrawn", hold))
+            elif token:
+                back.append(FinishAsk(key, token, "free"))
+        self.finish(back, attempt, well=False)
+
+
+def _by_key(asks: Sequence[Ask]) -> list[tuple[list[int], list[Ask]]]:
+    """The asks of each key, with their places in the list."""
+    groups: dict[str, tuple[list[int], list[Ask]]] = {}
+    for place, ask in enumerate(asks):
+        places, some = groups.setdefault(ask.key, ([], []))
+        places.append(place)
+        some.append(ask)
+    return list(groups.values())
+
+
+def _all(call: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
+    """What ``call`` returns for each item. Tries them all before it raises the first ``StoreUnavailable``."""
+    replies: list[T] = []
+    failure: StoreUnavailable | None = None
+    for item in items:
+        try:
+            replies.append(call(item))
+        except StoreUnavailable as error:  # noqa: PERF203 - each item may fail by itself
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return replies

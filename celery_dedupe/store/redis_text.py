@@ -1,0 +1,91 @@
+"""The text that goes to ``lua/`` and comes back; for a record's form see ``lua/record.lua``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote, unquote
+
+from celery_dedupe.core.asks import BeginReply, Begun, Over, Redelivered, Refused
+from celery_dedupe.core.record import Done, Ended, Holder, Queued, Record, Running
+
+STATES = {"q": "queued", "r": "running", "d": "done"}
+EMPTY = "-"
+
+
+def encode(value: str) -> str:
+    """A value as one word without blanks."""
+    word = quote(value, safe="@:", errors="surrogatepass")
+    return "%2D" if word == EMPTY else word or EMPTY
+
+
+def decode(word: str) -> str:
+    """The value that ``encode`` made the word of."""
+    if "%" in word:
+        return unquote(word, errors="surrogatepass")
+    return "" if word == EMPTY else word
+
+
+def encode_all(values: Iterable[str]) -> str:
+    """Several values as words with blanks between."""
+    return " ".join(map(encode, values))
+
+
+def text(reply: Any) -> str:
+    """A string of a reply; a client that the user made may have decoded it already."""
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+
+def record(lines: str) -> Record:
+    """A record from its text. Raises ``ValueError`` or ``KeyError`` if it is not one."""
+    parts: dict[str, list[list[str]]] = {"q": [], "r": [], "d": [], "e": []}
+    for line in lines.split("\n"):
+        kind, *part = line.split(" ")
+        parts[kind].append(part)
+    done = [Done(decode(task_id), int(expires)) for task_id, expires in parts["d"]]
+    return Record(
+        tuple(
+            Queued(decode(task_id), int(expires), int(retries)) for task_id, expires, retries in parts["q"]
+        ),
+        tuple(_running(part) for part in parts["r"]),
+        done[0] if done else None,
+        tuple(Ended(decode(task_id), decode(nonce), int(expires)) for task_id, nonce, expires in parts["e"]),
+    )
+
+
+def refused(reply: Sequence[Any]) -> Refused:
+    """A refusal from its index, counted from 1, and five words for each holder."""
+    index, *words = map(text, reply)
+    holders = []
+    for at in range(0, len(words), 5):
+        state, task_id, left, token, started = words[at : at + 5]
+        expires_in = None if left == "-1" else int(left)
+        holders.append(Holder(STATES[state], decode(task_id), expires_in, decode(token), int(started)))
+    return Refused(int(index) - 1, tuple(holders))
+
+
+def begin_reply(reply: Sequence[Any]) -> BeginReply:
+    """What ``begin.lua`` says."""
+    verdict, *rest = map(text, reply)
+    if verdict == "begun":
+        return Begun(tuple(map(int, rest)))
+    if verdict == "refused":
+        return refused(rest)
+    if verdict == "redelivered":
+        return Redelivered(int(rest[0]) - 1, int(rest[1]))
+    return Over()
+
+
+def _running(part: Sequence[str]) -> Running:
+    token, task_id, nonce, fence, retries, node, started, expires, marked = part
+    return Running(
+        decode(token),
+        decode(task_id),
+        decode(nonce),
+        int(fence),
+        int(retries),
+        decode(node),
+        int(started),
+        int(expires),
+        int(marked),
+    )
