@@ -1,0 +1,1 @@
+"""Celery apps that tests and the processes they start have in common."""
