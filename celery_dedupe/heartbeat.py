@@ -73,6 +73,8 @@ class Heartbeat:
         on_lost: is told once of each lost lease.
     """
 
+    _thread: threading.Thread
+
     def __init__(
         self, renew: Callable[[Sequence[LeaseAsk]], list[bool]], on_lost: Callable[[Lease], None]
     ) -> None:
@@ -93,7 +95,7 @@ class Heartbeat:
             self._leases.difference_update(leases)
 
     def release_later(self, send: Callable[[], object], within: float) -> None:
-        """Try ``send`` again until it goes through, for at most ``within`` seconds: the lease has ended then."""
+        """Try ``send`` again until it goes through, for at most ``within`` seconds: by then it has ended."""
         with self._changed:
             if not self._releases:
                 self._next_release = time.monotonic() + AGAIN
@@ -121,7 +123,7 @@ class Heartbeat:
         self._leases: set[Lease] = set()
         self._releases: list[_Release] = []
         self._next_release = 0.0
-        self._thread: threading.Thread = _no_thread()
+        self._thread = _no_thread()
 
     def _wake(self) -> None:
         if not self._thread.is_alive():
