@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -120,3 +120,6 @@ _READERS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
         "params": _maybe(_params),
     }
 )
+
+FIELDS: Sequence[str] = tuple(_READERS)
+"""The names of all fields."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from celery_dedupe.core.durations import seconds
-from celery_dedupe.core.fields import misfit, need_period, read_field
+from celery_dedupe.core.fields import FIELDS, misfit, need_period, read_field
 from celery_dedupe.core.keyspecs import Dotted, Template
 from celery_dedupe.core.locks import LOCKS, Lock
 from celery_dedupe.core.suggestions import choices
@@ -61,7 +61,7 @@ def overlay(
         ConfigurationError: the value is wrong; the message begins with ``where``.
     """
     reader = _Reader(defaults, named, literal_keys=True)
-    if isinstance(value, Mapping) and policies and value.get("lock") not in named:
+    if isinstance(value, Mapping) and policies and not reader.base(value):
         return _apart(reader.lay(value, policies, where))
     return _apart(reader.read(value, where))
 
@@ -72,7 +72,12 @@ def portable(value: object) -> Any:
     A key function is left out, since the key itself travels with the message.
     """
     if isinstance(value, Policy):
-        return [portable(written(value))]
+        # A list replaces the task's policies, as the object does. It holds every field that the lock has, so
+        # that no defaults at the other end change it.
+        fields = {name: getattr(value, name) for name in FIELDS}
+        return [
+            portable({name: item for name, item in fields.items() if not misfit(name, value.traits, item)})
+        ]
     if isinstance(value, Mapping):
         return {
             name: portable(item)
@@ -100,8 +105,7 @@ class _Reader:
         if isinstance(value, str):
             return self._by_name(value, where)
         if isinstance(value, Mapping):
-            base = value.get("lock")
-            if isinstance(base, str) and base in self.named and base not in LOCKS:
+            if base := self.base(value):
                 rest = {name: item for name, item in value.items() if name != "lock"}
                 return self.lay(rest, self._by_name(base, where), where)
             return self._build(value, where)
@@ -112,6 +116,11 @@ class _Reader:
             f"{where}: {value!r} is no policy; write a policy's name, a dict of fields, a Policy, "
             "a list of them, or None to leave the task alone"
         )
+
+    def base(self, value: Mapping[str, Any]) -> str | None:
+        """Return the user's policy that a dict builds on."""
+        name = value.get("lock")
+        return name if isinstance(name, str) and name in self.named and name not in LOCKS else None
 
     def _by_name(self, name: str, where: str) -> tuple[Policy, ...]:
         if name in LOCKS:
