@@ -368,7 +368,7 @@ def start_inner_run(tmp_path):
         run = subprocess.Popen(
             [*command, *options, *places],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), RUN_MARK: tmp_path.name},
+            env={**os.environ, "PYTHONPATH": str(ROOT), RUN_MARK: str(tmp_path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -390,7 +390,7 @@ def test_a_failed_test_ends_its_processes_and_shows_their_logs(start_inner_run, 
     assert run.returncode == 1
     assert "log of worker0" in output
     assert "ready." in output
-    assert processes_of_run(tmp_path.name) == []
+    assert processes_of_run(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("options", [[], ["-n1"]], ids=["plain", "xdist"])
@@ -398,11 +398,11 @@ def test_a_killed_run_leaves_nothing_alive(start_inner_run, tmp_path, options):
     run = start_inner_run("ledger.wait_gate('never opened')", *options)
     (started,) = wait_until(lambda: list(tmp_path.rglob("started")), 30)
     folder = Path(wait_until(started.read_text))
-    alive = processes_of_run(tmp_path.name)
+    alive = processes_of_run(str(tmp_path))
     assert sum("valkey-server" in line for line in alive) == 2
     assert sum("celery" in line for line in alive) >= 2
 
     run.kill()
 
-    wait_until(lambda: not processes_of_run(tmp_path.name), 30, lambda: f"{processes_of_run(tmp_path.name)}")
+    wait_until(lambda: not processes_of_run(str(tmp_path)), 30, lambda: f"{processes_of_run(str(tmp_path))}")
     assert not folder.exists()
