@@ -61,7 +61,7 @@ def overlay(
         ConfigurationError: the value is wrong; the message begins with ``where``.
     """
     reader = _Reader(defaults, named, literal_keys=True)
-    if isinstance(value, Mapping) and policies and not reader.base(value):
+    if isinstance(value, Mapping) and policies and reader.base(value) is None:
         return _apart(reader.lay(value, policies, where))
     return _apart(reader.read(value, where))
 
@@ -105,7 +105,7 @@ class _Reader:
         if isinstance(value, str):
             return self._by_name(value, where)
         if isinstance(value, Mapping):
-            if base := self.base(value):
+            if (base := self.base(value)) is not None:
                 rest = {name: item for name, item in value.items() if name != "lock"}
                 return self.lay(rest, self._by_name(base, where), where)
             return self._build(value, where)
@@ -118,16 +118,16 @@ class _Reader:
         )
 
     def base(self, value: Mapping[str, Any]) -> str | None:
-        """Return the user's policy that a dict builds on."""
+        """Return the name of the policy that a dict builds on, if its ``lock`` is not a lock's."""
         name = value.get("lock")
-        return name if isinstance(name, str) and name in self.named and name not in LOCKS else None
+        return name if isinstance(name, str) and name not in LOCKS else None
 
     def _by_name(self, name: str, where: str) -> tuple[Policy, ...]:
         if name in LOCKS:
             return self._build({"lock": name}, where)
         if name not in self.named:
             known = choices(name, [*LOCKS, *self.named])
-            raise ConfigurationError(f"{where}: there is no policy {name!r}; {known}")
+            raise ConfigurationError(f"{where}: there is no lock or policy {name!r}; {known}")
         others = {other: value for other, value in self.named.items() if other != name}
         return _Reader(self.defaults, others).read(self.named[name], f"{where}: dedupe_policies[{name!r}]")
 
