@@ -91,7 +91,7 @@ class Guard:
         asked = [(policy, ask) for policy, key in pairs if (ask := verdicts.claim_ask(policy, key, call))]
         if not asked:
             return False
-        caller = Caller(call.task_id, ticket.successor_of, call.retries)
+        caller = Caller(call.task_id, ticket.successor_of, ticket.generation)
         asks = [ask for _, ask in asked]
         try:
             reply = self.breaker.call(lambda: self.store.claim(asks, caller))
@@ -127,7 +127,7 @@ class Guard:
         ``interrupt`` makes what stops the calling thread's task; it is for ``on_lease_lost="terminate"``.
         """
         attempt = Attempt(
-            call.task_id, secrets.token_hex(8), ticket.nonce, call.retries, node, int(time.time() * 1000)
+            call.task_id, secrets.token_hex(8), ticket.nonce, ticket.generation, node, int(time.time() * 1000)
         )
         run = Run(call, ticket, policies, attempt)
         delay = verdicts.wait_delay(ticket.waits, random.random())

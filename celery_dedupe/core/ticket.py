@@ -19,6 +19,8 @@ class Ticket:
         nonce: new with every publish; a redelivery of the message has the same one.
         override: the call's own ``dedupe=`` option, or ``None``; the worker lays it over its rules again.
         successor_of: id of the run from within which the call was made, if that run holds one of the keys.
+        generation: how many messages went out under this task id before, by retries and by the task replacing
+            itself; a late copy of an earlier one is known by its lower number.
         workflow: other tasks wait for this very message (chain, chord, group, callback).
         waits: how often the message has come back from a conflict at its start.
         waited: seconds it has waited for that in all, by its own delays: no clocks are compared.
@@ -28,6 +30,7 @@ class Ticket:
     nonce: str = ""
     override: Any = None
     successor_of: str = ""
+    generation: int = 0
     workflow: bool = False
     waits: int = 0
     waited: float = 0.0
@@ -39,6 +42,8 @@ class Ticket:
             header["o"] = self.override
         if self.successor_of:
             header["s"] = self.successor_of
+        if self.generation:
+            header["g"] = self.generation
         if self.workflow:
             header["f"] = 1
         if self.waits:
@@ -57,6 +62,7 @@ def from_headers(headers: Mapping[str, Any] | None) -> Ticket | None:
         nonce=header.get("n", ""),
         override=header.get("o"),
         successor_of=header.get("s", ""),
+        generation=header.get("g", 0),
         workflow=bool(header.get("f")),
         waits=waits,
         waited=waited,

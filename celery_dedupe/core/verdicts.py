@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from celery_dedupe.core.call import Call
@@ -152,15 +152,7 @@ def on_conflict(
 
 def wait(ticket: Ticket, delay: float, reason: str, found: Duplicate | None = None) -> Wait:
     """Come back in ``delay`` seconds."""
-    later = Ticket(
-        ticket.keys,
-        ticket.nonce,
-        ticket.override,
-        ticket.successor_of,
-        ticket.workflow,
-        ticket.waits + 1,
-        round(ticket.waited + delay, 3),
-    )
+    later = replace(ticket, waits=ticket.waits + 1, waited=round(ticket.waited + delay, 3))
     return Wait(delay, later, reason, found)
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +15,7 @@ from celery.app.task import Context
 
 from celery_dedupe import messages
 from celery_dedupe.core.policy import Policy, portable
-from celery_dedupe.core.ticket import HEADER, Ticket
+from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
 from celery_dedupe.core.verdicts import Duplicate
 from celery_dedupe.gates.desk import VERDICT, Desk, claimed_by, current_run, end_as_duplicate, refusal
 from celery_dedupe.guard import Drop, Run
@@ -136,13 +136,21 @@ class PublishGate:
         if run is not None:
             # Never its own duplicate: the run still holds the claim, and its end puts it back in the queue.
             run.retry_in = call.eta_in
-            headers[HEADER] = replace(run.ticket, nonce=nonce, waits=0, waited=0.0).to_header()
+            ticket = replace(
+                run.ticket, generation=run.ticket.generation + 1, nonce=nonce, waits=0, waited=0.0
+            )
+            headers[HEADER] = ticket.to_header()
             return None
         publishing.promised = publishing.promised or call.workflow
+        inside = current_run()
         ticket = Ticket(
-            desk.keys(call, policies), nonce, portable(publishing.override), workflow=publishing.promised
+            desk.keys(call, policies),
+            nonce,
+            portable(publishing.override),
+            generation=_generation(call.task_id, headers, inside),
+            workflow=publishing.promised,
         )
-        ticket = replace(ticket, successor_of=claimed_by(ticket, current_run()))
+        ticket = replace(ticket, successor_of=claimed_by(ticket, inside))
         outcome = desk.guard.claim(call, policies, ticket)
         if isinstance(outcome, Drop):
             return outcome
@@ -169,3 +177,15 @@ class PublishGate:
         result = (options.get("result_cls") or app.AsyncResult)(found.task_id)
         setattr(result, DUPLICATE, found)
         return result
+
+
+def _generation(task_id: str, headers: Mapping[str, Any], inside: Run | None) -> int:
+    """One more than that of the message this one follows under its task id; 0 if it is the first.
+
+    A task that replaces itself is inside its predecessor. Where the parent process retries for a lost child
+    (``retry_on_worker_lost``, Celery 5.7) the predecessor's ticket is among the headers.
+    """
+    if inside is not None and inside.call.task_id == task_id:
+        return inside.ticket.generation + 1
+    earlier = from_headers(headers)
+    return earlier.generation + 1 if earlier else 0
