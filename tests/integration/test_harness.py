@@ -344,6 +344,9 @@ def test_each_task_ends_as_it_says(make_plain_app, workers, ledger):
 
 
 INNER = """
+    import os
+    from tests.harness.processes import RUN_MARK, processes_of_run
+
     def test_inner(make_app, workers, ledger, start_valkey, tmp_path):
         app = make_app(install=False)
         workers(app, concurrency=1)
@@ -353,6 +356,9 @@ INNER = """
         server.pause()
         (tmp_path / "started").write_text(str(server.folder))
         {then}
+
+    def test_after():
+        assert not [line for line in processes_of_run(os.environ[RUN_MARK]) if "celery" in line]
 """
 
 
@@ -387,7 +393,7 @@ def test_a_failed_test_ends_its_processes_and_shows_their_logs(start_inner_run, 
 
     output, _ = run.communicate(timeout=60)
 
-    assert run.returncode == 1
+    assert "1 failed, 1 passed" in output
     assert "log of worker0" in output
     assert "ready." in output
     assert processes_of_run(str(tmp_path)) == []
