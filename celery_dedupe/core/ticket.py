@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -56,14 +57,30 @@ def from_headers(headers: Mapping[str, Any] | None) -> Ticket | None:
     header = (headers or {}).get(HEADER)
     if not isinstance(header, Mapping) or header.get("v") != VERSION:
         return None
-    waits, waited = header.get("w", (0, 0.0))
-    return Ticket(
-        keys=tuple(header.get("k", ())),
+    keys, wait = header.get("k", ()), header.get("w", (0, 0.0))
+    if not isinstance(keys, (list, tuple)) or not isinstance(wait, (list, tuple)) or len(wait) != 2:
+        return None
+    ticket = Ticket(
+        keys=tuple(keys),
         nonce=header.get("n", ""),
         override=header.get("o"),
         successor_of=header.get("s", ""),
         generation=header.get("g", 0),
         workflow=bool(header.get("f")),
-        waits=waits,
-        waited=waited,
+        waits=wait[0],
+        waited=wait[1],
+    )
+    return ticket if _sound(ticket) else None
+
+
+def _sound(ticket: Ticket) -> bool:
+    # Anybody may write a header of this name, and what a worker raises over it would cost the task its locks.
+    texts: tuple[object, ...] = (*ticket.keys, ticket.nonce, ticket.successor_of)
+    counts: tuple[object, ...] = (ticket.generation, ticket.waits)
+    waited: object = ticket.waited
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(isinstance(count, int) and count >= 0 for count in counts)
+        and isinstance(waited, (int, float))
+        and 0 <= waited < math.inf
     )
