@@ -132,7 +132,8 @@ class Guard:
         run = Run(call, ticket, policies, attempt)
         delay = verdicts.wait_delay(ticket.waits, random.random())
         pairs = zip(policies, ticket.keys, strict=True)
-        asked = [(p, ask) for p, key in pairs if (ask := verdicts.begin_ask(p, key, ticket, delay))]
+        back = not self._observe and any(verdicts.may_wait(policy, ticket) for policy in policies)
+        asked = [(p, ask) for p, key in pairs if (ask := verdicts.begin_ask(p, key, delay, comes_back=back))]
         if not asked:
             return run
         asks = [ask for _, ask in asked]
@@ -253,7 +254,8 @@ class Guard:
         else:
             policy, ask = asked[reply.index]
             verdict = verdicts.on_conflict(policy, ask.key, run.call.task, reply.holders, run.ticket, delay)
-            if isinstance(verdict, (Skip, Raise)) and ask.hold:
+            kept = any(ask.hold for _, ask in asked) or any(policy.traits.periodic for policy in run.policies)
+            if kept and isinstance(verdict, (Skip, Raise)) and not self._observe:
                 self.withdraw(run.ticket.keys, run.call.task_id)
         return self._report(run, verdict)
 

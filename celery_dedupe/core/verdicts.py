@@ -106,21 +106,25 @@ def wait_delay(waits: int, roll: float) -> float:
     return delay * (1 + JITTER * (2 * roll - 1))
 
 
-def begin_ask(policy: Policy, key: str, ticket: Ticket, delay: float) -> BeginAsk | None:
-    """What a start asks of the store for one policy; ``None`` where it ends nothing and takes nothing."""
+def begin_ask(policy: Policy, key: str, delay: float, *, comes_back: bool) -> BeginAsk | None:
+    """What a start asks of the store for one policy; ``None`` where it ends nothing and takes nothing.
+
+    ``comes_back``: any of the task's policies may let it wait, so that a refusal keeps every queued claim.
+    """
     traits = policy.traits
     if traits.periodic:
         return None
+    until_then = _ms(delay + policy.queue_ttl)
+    hold = until_then if traits.claims and comes_back else 0
     if not traits.runs:
-        return BeginAsk(key, slot=False)
-    comes_back = _ms(delay + policy.queue_ttl)
+        return BeginAsk(key, slot=False, hold=hold)
     return BeginAsk(
         key,
         slot=True,
         limit=policy.limit,
         lease=_ms(policy.lease),
-        hold=comes_back if traits.claims and may_wait(policy, ticket) else 0,
-        mark=comes_back,
+        hold=hold,
+        mark=until_then,
         remembers=traits.remembers,
     )
 
