@@ -83,36 +83,44 @@ class Guard:
         self._state_of = state_of
 
     def claim(self, call: Call, policies: Policies, ticket: Ticket) -> Drop | bool:
-        """Claim a call's locks for its publish. ``True``: claimed; ``False``: it goes out without a claim.
+        """Claim a call's locks for its publish. ``False``: it goes out and certainly holds no claim.
 
-        Raises ``StoreUnavailable`` if the store is away and a policy refuses to go on without it.
+        Raises ``StoreUnavailable`` if the store is away and a policy refuses to go on without it. What it
+        raises leaves no claim.
         """
         pairs = zip(policies, ticket.keys, strict=True)
         asked = [(policy, ask) for policy, key in pairs if (ask := verdicts.claim_ask(policy, key, call))]
         if not asked:
             return False
-        caller = Caller(call.task_id, ticket.successor_of, ticket.generation)
-        asks = [ask for _, ask in asked]
-        try:
-            reply = self.breaker.call(lambda: self.store.claim(asks, caller))
-            if reply and (over := self._over(reply, asked[reply.index][0])):
-                again = replace(caller, ended=over)
-                reply = self.breaker.call(lambda: self.store.claim(asks, again))
-        except StoreUnavailable as error:
-            self._without_store(error, call, policies, "publish")
-            return False
-        if reply is None:
-            keys = tuple(ask.key for ask in asks)
-            self._tell(signals.lock_taken, signals.LockTaken(call.task, call.task_id, "queued", keys))
-            return True
-        return self._duplicate(call, ticket, asked[reply.index][0], asks[reply.index].key, reply)
+        keys = tuple(ask.key for _, ask in asked)
+        sent = False
 
-    def withdraw(
-        self, keys: Sequence[str], task_id: str, *, running: bool = False, within: float = 60.0
-    ) -> None:
-        """Give a task's claims back; if the store is away, later, for at most ``within`` seconds."""
+        def send(caller: Caller) -> Refused | None:
+            nonlocal sent
+            sent = True
+            return self.store.claim([ask for _, ask in asked], caller)
+
+        caller = Caller(call.task_id, ticket.successor_of, ticket.generation)
+        try:
+            reply = self.breaker.call(lambda: send(caller))
+            if reply and (over := self._over(reply, asked[reply.index][0])):
+                reply = self.breaker.call(lambda: send(replace(caller, ended=over)))
+        except BaseException as error:
+            if isinstance(error, StoreUnavailable) and self._goes_on(error, call, policies, "publish"):
+                return sent
+            if sent:
+                # It may have been granted and only the answer lost, by a timeout or an interrupt.
+                self.withdraw(keys, call.task_id)
+            raise
+        if reply is not None:
+            return self._duplicate(call, ticket, asked[reply.index][0], keys[reply.index], reply)
+        self._tell(signals.lock_taken, signals.LockTaken(call.task, call.task_id, "queued", keys))
+        return True
+
+    def withdraw(self, keys: Sequence[str], task_id: str, *, running: bool = False) -> None:
+        """Give a task's claims back; if the store is away, later: for as long as a claim lives by default."""
         if keys:
-            self._release(lambda: self.store.withdraw(keys, task_id, running=running), within)
+            self._release(lambda: self.store.withdraw(keys, task_id, running=running), 3600.0)
 
     def begin(
         self,
@@ -260,26 +268,25 @@ class Guard:
         return self._report(run, verdict)
 
     def _begin_without_store(self, error: StoreUnavailable, run: Run, delay: float) -> Run | Refusal:
-        limit = max(policy.wait_limit for policy in run.policies)
-        try:
-            self._without_store(error, run.call, run.policies, "start")
-        except StoreUnavailable:
-            if run.ticket.waited >= limit:
-                raise
+        if self._goes_on(error, run.call, run.policies, "start"):
+            return run
+        if run.ticket.waited < max(policy.wait_limit for policy in run.policies):
             return self._report(run, verdicts.wait(run.ticket, delay, "the claim store does not answer"))
-        return run
+        self.withdraw(run.ticket.keys, run.call.task_id)
+        return self._report(run, Raise(None, str(error)))
 
-    def _without_store(
+    def _goes_on(
         self, error: StoreUnavailable, call: Call, policies: Policies, stage: Literal["publish", "start"]
-    ) -> None:
+    ) -> bool:
         if not self._observe and any(policy.on_store_error == "refuse" for policy in policies):
-            raise error
+            return False
         self.report_unprotected(call.task, call.task_id, str(error), stage)
+        return True
 
     def _report(self, run: Run, verdict: Refusal) -> Run | Refusal:
         found = None if isinstance(verdict, Quiet) else verdict.duplicate
         delay = verdict.delay if isinstance(verdict, Wait) else 0.0
-        reason = verdict.reason if isinstance(verdict, (Wait, Quiet)) else "duplicate"
+        reason = "duplicate" if isinstance(verdict, Skip) else verdict.reason
         decision: Any = type(verdict).__name__.lower()
         call = run.call
         event = signals.RunRefused(call.task, call.task_id, decision, found, delay, reason, self._observe)

@@ -48,9 +48,10 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Raise:
-    """The run ends FAILURE with ``DuplicateTask``."""
+    """The run ends FAILURE with ``DuplicateTask``; without a duplicate, with ``StoreUnavailable``."""
 
-    duplicate: Duplicate
+    duplicate: Duplicate | None
+    reason: str = "duplicate"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from celery.exceptions import Ignore
 from celery_dedupe import interrupts, messages
 from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
 from celery_dedupe.core.verdicts import Ending, Quiet, Raise, Refusal, Skip, Wait
+from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.gates.desk import VERDICT, Desk, end_as_duplicate, refusal
 from celery_dedupe.gates.publish import pass_through
 from celery_dedupe.guard import Run
@@ -109,7 +110,7 @@ class RunGate:
     def _carry_out(self, task: Task[Any, Any], task_id: str, verdict: Refusal) -> None:
         request = task.request
         if isinstance(verdict, Raise):
-            raise refusal(verdict.duplicate)
+            raise refusal(verdict.duplicate) if verdict.duplicate else StoreUnavailable(verdict.reason)
         if isinstance(verdict, Skip):
             if not request.is_eager:
                 end_as_duplicate(task.backend, request, verdict.duplicate)
