@@ -43,7 +43,7 @@ class Arguments(NamedTuple):
 def bind(call: Call, params: tuple[str, ...] | None) -> Arguments:
     """Bind the call to its signature, or to the names in ``params`` where the task is unknown here.
 
-    Agrees with ``inspect.Signature.bind``, which takes too long for every publish.
+    Binds as Python does. ``inspect.Signature.bind`` takes too long for every publish, and refuses some calls.
     """
     if call.signature is None:
         return _by_names(call, params or ())
