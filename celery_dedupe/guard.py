@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from blinker import NamedSignal
-
 from celery_dedupe import signals
 from celery_dedupe.core import verdicts
 from celery_dedupe.core.asks import (
@@ -19,6 +17,7 @@ from celery_dedupe.core.asks import (
     BeginAsk,
     Begun,
     Caller,
+    FinishAsk,
     LeaseAsk,
     Over,
     Redelivered,
@@ -34,6 +33,8 @@ from celery_dedupe.store.breaker import Breaker
 from celery_dedupe.store.protocol import Store
 
 logger = logging.getLogger("celery_dedupe")
+
+RELEASED_WITHIN = 3600.0  # seconds that a release is tried for: as long as a queued claim lives by default
 
 Policies = Sequence[Policy]
 
@@ -118,9 +119,9 @@ class Guard:
         return True
 
     def withdraw(self, keys: Sequence[str], task_id: str, *, running: bool = False) -> None:
-        """Give a task's claims back; if the store is away, later: for as long as a claim lives by default."""
+        """Give a task's claims back; if the store is away, later."""
         if keys:
-            self._release(lambda: self.store.withdraw(keys, task_id, running=running), 3600.0)
+            self._release(lambda: self.store.withdraw(keys, task_id, running=running), RELEASED_WITHIN)
 
     def begin(
         self,
@@ -167,23 +168,26 @@ class Guard:
         ]
         if not asks:
             return
-        retries = run.attempt.retries + (ending == "retried")
-        attempt = replace(run.attempt, retries=retries)
-        well = ending in ("succeeded", "ignored")
-
-        def send() -> None:
-            found = self.store.finish(asks, attempt, well=well)
-            for ask, mine in zip(asks, found, strict=True):
-                if not mine:
-                    logger.warning(
-                        "%s[%s] ended (%s) after it lost its lease on %s: another run may have overlapped it",
-                        run.call.task, run.call.task_id, ending, ask.key,
-                    )  # fmt: skip
-
-        lives = max((lease.seconds for lease in run.leases), default=60.0)
-        self._release(send, lives)
+        # Late, the retry may have come and gone: what has no slot to show claims nothing for it.
+        late = [ask for ask in asks if ask.token or ask.outcome != "queued"]
+        lives = max((lease.seconds for lease in run.leases), default=RELEASED_WITHIN)
+        # What outlives the lease is worth more tries: the mark of work done, a claim that was never ended.
+        within = lives if all(ask.outcome in ("free", "queued") for ask in late) else RELEASED_WITHIN
+        self._release(
+            lambda: self._give_up(run, ending, asks), within, lambda: self._give_up(run, ending, late)
+        )
         keys = tuple(ask.key for ask in asks)
         self._tell(signals.lock_released, signals.LockReleased(run.call.task, run.call.task_id, keys, ending))
+
+    def _give_up(self, run: Run, ending: Ending, asks: Sequence[FinishAsk]) -> None:
+        attempt = replace(run.attempt, retries=run.attempt.retries + (ending == "retried"))
+        found = self.store.finish(asks, attempt, well=ending in ("succeeded", "ignored"))
+        for ask, mine in zip(asks, found, strict=True):
+            if not mine:
+                logger.warning(
+                    "%s[%s] ended (%s) after it lost its lease on %s: another run may have overlapped it",
+                    run.call.task, run.call.task_id, ending, ask.key,
+                )  # fmt: skip
 
     def report_unprotected(
         self, task: str, task_id: str, reason: str, stage: Literal["publish", "start"] = "start"
@@ -299,11 +303,14 @@ class Guard:
         self._tell(signals.run_refused, event)
         return run if self._observe else verdict
 
-    def _release(self, send: Callable[[], None], within: float) -> None:
+    def _release(
+        self, send: Callable[[], None], within: float, late: Callable[[], None] | None = None
+    ) -> None:
         try:
             self.breaker.call(send)
         except StoreUnavailable:
-            self.heartbeat.release_later(lambda: self.breaker.call(send), within)
+            again = late or send
+            self.heartbeat.release_later(lambda: self.breaker.call(again), within)
 
     def _renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
         return self.breaker.call(lambda: self.store.renew(asks))
@@ -318,7 +325,7 @@ class Guard:
         event = signals.LostLease(lease.task, lease.task_id, lease.key, lease.fence)
         self._tell(signals.lease_lost, event)
 
-    def _tell(self, signal: NamedSignal, event: object) -> None:
+    def _tell(self, signal: signals.Signal, event: object) -> None:
         signals.emit(signal, self._app, event)
 
 

@@ -19,6 +19,7 @@ from blinker import NamedSignal, Namespace
 from celery_dedupe.core.verdicts import Duplicate
 
 logger = logging.getLogger("celery_dedupe")
+Signal = NamedSignal
 _namespace = Namespace()
 
 publish_dropped = _namespace.signal("publish-dropped", "A publish was a duplicate; gets PublishDropped.")
@@ -109,7 +110,7 @@ class RanUnprotected:
     reason: str
 
 
-def emit(signal: NamedSignal, app: Any, event: object) -> None:
+def emit(signal: Signal, app: Any, event: object) -> None:
     """Tell every receiver; none can stop the others or the caller."""
     if not signal.receivers:
         return
