@@ -170,8 +170,13 @@ def _mode(value: Any, where: str) -> Any:
 
 
 def _mapping(value: Any, where: str) -> Any:
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise ConfigurationError(f"{where} {value!r} is no dict with names as keys")
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(
+            f"{where} is of type {type(value).__name__}; write a dict with names as keys"
+        )
+    for name in value:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"{where} has the key {name!r}; write a dict with names as keys")
     return value
 
 

@@ -59,7 +59,7 @@ def check_url(url: object, *, where: str) -> str:
             "or use sentinel:// or redis+cluster://"
         )
     # Celery's own name for the three words that clients know as none, optional, required.
-    return _CERT_REQS.sub(lambda match: match[1].lower(), url)
+    return _CERT_REQS.sub(lambda match: match[1].lower(), scheme + url[len(scheme) :])
 
 
 @dataclass(frozen=True, slots=True)
