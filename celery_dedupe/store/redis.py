@@ -129,12 +129,14 @@ class RedisStore:
 
     def _run(self, verb: str, keys: Sequence[str], argv: Sequence[Any]) -> Any:
         source = self._source(verb)
+        words = len(keys), *keys, *argv
         with ANSWERING:
+            # Undecoded, whatever a client of the user's is set to: a foreign value may be in no encoding.
             try:
-                return self._client.evalsha(_digest(source), len(keys), *keys, *argv)
+                return self._client.execute_command("EVALSHA", _digest(source), *words, NEVER_DECODE=[])
             except NoScriptError:
                 pass
-            return self._client.eval(source, len(keys), *keys, *argv)
+            return self._client.execute_command("EVAL", source, *words, NEVER_DECODE=[])
 
     def _source(self, verb: str) -> str:
         return script("clock", "record", verb)
@@ -153,7 +155,7 @@ def _digest(source: str) -> str:
 
 
 def _record(key: str, found: Any, now: int) -> Record:
-    if found is None:
+    if not found:
         return Record()
     try:
         return redis_text.record(text(found)).live(now)

@@ -13,7 +13,7 @@ from celery_dedupe.store.protocol import NotARecord
 # an owner for the slot. The cluster's is no RedisError, and redis-py does not wrap every OSError.
 FAILURES = (RedisError, RedisClusterException, OSError)
 
-_FOREIGN = re.compile("<(.*)> holds no record of celery-dedupe", re.DOTALL)
+_FOREIGN = re.compile("celery-dedupe: <(.*)> is not a record", re.DOTALL)
 # redis-py 6 and 7 put the settings of a Sentinel that they cannot reach into the error.
 _SECRETS = re.compile(r"\b(username|password|credential_provider)=[^,)]*")
 

@@ -32,7 +32,7 @@ def encode_all(values: Iterable[str]) -> str:
 
 
 def text(reply: Any) -> str:
-    """A string of a reply; a client that the user made may have decoded it already."""
+    """A string or number of a reply."""
     return reply.decode() if isinstance(reply, bytes) else str(reply)
 
 

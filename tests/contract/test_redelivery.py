@@ -84,6 +84,7 @@ class TestRedelivery:
         reply = store.begin([slot(keys(), mark=MINUTE)], Attempt("t1", "tok2", "n1", retries=1))
         assert isinstance(reply, Redelivered)
         store.finish([FinishAsk(keys(), "tok1", "free")], Attempt("t1", "tok1"), well=True)
+        assert not store.read(keys()).ended
         begun(store, Attempt("t1", "tok2", "n1", retries=1), slot(keys()))
 
     def test_the_mark_ends_by_itself(self, store: Store, keys: Keys) -> None:

@@ -15,14 +15,15 @@ local function int(number)
 end
 
 local function foreign(key)
-  error('<' .. key .. '> holds no record of celery-dedupe')
+  error('celery-dedupe: <' .. key .. '> is not a record')
 end
 
 local function fetch(key)
   local text = redis.pcall('GET', key)
   if type(text) ~= 'table' then return text end
-  if string.find(text.err, 'WRONGTYPE', 1, true) then foreign(key) end
-  error(text.err)
+  local problem = tostring(text.err)
+  if string.find(problem, 'WRONGTYPE', 1, true) then foreign(key) end
+  error(problem)
 end
 
 local function parse(key, text)

@@ -1,0 +1,227 @@
+"""A claim store in the plainest form that can be right: one list of parts, walked from end to end.
+
+It shares the shape of asks and replies with the stores, and nothing of how they come about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from celery_dedupe.core.asks import (
+    Attempt,
+    BeginAsk,
+    BeginReply,
+    Begun,
+    Caller,
+    ClaimAsk,
+    FinishAsk,
+    LeaseAsk,
+    Over,
+    Redelivered,
+    Refused,
+)
+from celery_dedupe.core.record import Done, Ended, Holder, Queued, Record, Running
+
+
+@dataclass
+class Part:
+    kind: str
+    key: str
+    id: str
+    until: int  # ms; 0 is for ever
+    retries: int = 0
+    token: str = ""
+    nonce: str = ""
+    fence: int = 0
+    node: str = ""
+    started: int = 0
+    marked: int = 0
+
+
+class Model:
+    """Attributes: tick: its clock, in microseconds."""
+
+    def __init__(self, tick: int) -> None:
+        self.tick = tick
+        self.parts: list[Part] = []
+
+    @property
+    def now(self) -> int:
+        return self.tick // 1000
+
+    def forget_the_past(self) -> None:
+        self.parts = [part for part in self.parts if part.until == 0 or part.until > self.now]
+
+    def at(self, key: str, kind: str) -> list[Part]:
+        return [part for part in self.parts if part.key == key and part.kind == kind]
+
+    def remove(self, key: str, kind: str, **fields: str) -> None:
+        for part in self.at(key, kind):
+            if all(getattr(part, name) == value for name, value in fields.items()):
+                self.parts.remove(part)
+
+    def queue(self, key: str, task_id: str, ttl: int, retries: int) -> None:
+        self.remove(key, "queued", id=task_id)
+        self.parts.append(Part("queued", key, task_id, self.now + ttl, retries))
+
+    def claim(self, asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
+        self.forget_the_past()
+        before = [replace(part) for part in self.parts]
+        for place, ask in enumerate(asks):
+            for token in caller.ended:
+                self.remove(ask.key, "running", token=token)
+            for state in ("queued", "running", "done"):
+                others = [
+                    part
+                    for part in self.at(ask.key, state)
+                    if state == "done" or part.id not in (caller.task_id, caller.inside)
+                ]
+                if state in ask.blocked_by and others:
+                    holders = self.holders(others)
+                    self.parts = before
+                    return Refused(place, holders)
+            # A retry is published by the attempt before it, which is not over while it does so.
+            self.queue(ask.key, caller.task_id, ask.ttl, max(caller.retries, 1) - 1)
+        return None
+
+    def withdraw(self, keys: Collection[str], task_id: str, running: bool) -> None:
+        self.forget_the_past()
+        for key in keys:
+            self.remove(key, "queued", id=task_id)
+            if running:
+                self.remove(key, "running", id=task_id)
+
+    def begin(self, asks: Sequence[BeginAsk], attempt: Attempt) -> BeginReply:
+        self.forget_the_past()
+        before = [replace(part) for part in self.parts]
+        for ask in asks:
+            for token in attempt.ended:
+                self.remove(ask.key, "running", token=token)
+        for ask in asks:
+            if self.is_late(ask, attempt):
+                self.parts = before
+                return Over()
+        for place, ask in enumerate(asks):
+            runs = self.at(ask.key, "running")
+            if not ask.slot or any(part.token == attempt.token for part in runs):
+                continue
+            mine = [part for part in runs if part.id == attempt.task_id]
+            done = self.at(ask.key, "done") if ask.remembers else []
+            if mine:
+                self.leave_word(asks, attempt)
+                return Redelivered(place, max(part.until for part in mine) - self.now)
+            if done or len(runs) >= ask.limit:
+                refused = Refused(place, self.holders(done or runs))
+                self.make_way(asks, attempt)
+                return refused
+        return Begun(tuple(self.take(ask, attempt) for ask in asks))
+
+    def is_late(self, ask: BeginAsk, attempt: Attempt) -> bool:
+        runs = self.at(ask.key, "running")
+        if any(part.token == attempt.token for part in runs):
+            return False
+        own = [part for part in self.parts if part.key == ask.key and part.id == attempt.task_id]
+        return any(
+            (part.kind in ("queued", "running") and part.retries > attempt.retries)
+            or (part.kind == "ended" and part.nonce == attempt.nonce)
+            or (part.kind == "done" and ask.remembers)
+            for part in own
+        )
+
+    def leave_word(self, asks: Sequence[BeginAsk], attempt: Attempt) -> None:
+        for ask in asks:
+            for part in self.at(ask.key, "running"):
+                if (part.id, part.nonce) == (attempt.task_id, attempt.nonce):
+                    part.marked = self.now + ask.mark
+
+    def make_way(self, asks: Sequence[BeginAsk], attempt: Attempt) -> None:
+        for ask in asks:
+            self.remove(ask.key, "queued", id=attempt.task_id)
+        for ask in asks:
+            if ask.hold:
+                self.queue(ask.key, attempt.task_id, ask.hold, attempt.retries)
+
+    def take(self, ask: BeginAsk, attempt: Attempt) -> int:
+        self.remove(ask.key, "queued", id=attempt.task_id)
+        if not ask.slot:
+            return 0
+        runs = self.at(ask.key, "running")
+        for part in runs:
+            if part.token == attempt.token:
+                part.until = self.now + ask.lease
+                return part.fence
+        fence = self.tick
+        for part in runs:
+            fence = max(fence, part.fence + 1)
+        run = Part("running", ask.key, attempt.task_id, self.now + ask.lease, attempt.retries, attempt.token)
+        run.nonce, run.fence, run.node, run.started = attempt.nonce, fence, attempt.node, attempt.started
+        self.parts.append(run)
+        return fence
+
+    def renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
+        self.forget_the_past()
+        kept = []
+        for ask in asks:
+            mine = [part for part in self.at(ask.key, "running") if part.token == ask.token]
+            for part in mine:
+                part.until = self.now + ask.lease
+            kept.append(bool(mine))
+        return kept
+
+    def finish(self, asks: Sequence[FinishAsk], attempt: Attempt, well: bool) -> list[bool]:
+        self.forget_the_past()
+        runs = {
+            (part.key, part.token): replace(part) for part in self.parts if part.kind == "running"
+        }  # as it was before any of the locks is freed
+        for ask in asks:
+            run = runs.get((ask.key, ask.token))
+            self.remove(ask.key, "running", token=ask.token)
+            if ask.outcome == "queued" and (run or not ask.token):
+                self.queue(ask.key, attempt.task_id, ask.ttl, attempt.retries)
+            if ask.outcome == "withdrawn":
+                self.remove(ask.key, "queued", id=attempt.task_id)
+            unknown = not self.at(ask.key, "running") and not self.at(ask.key, "done")
+            if ask.outcome == "done" and (run or unknown):
+                self.remove(ask.key, "done")
+                until = self.now + ask.ttl if ask.ttl else 0
+                self.parts.append(Part("done", ask.key, attempt.task_id, until))
+            if run and well and run.marked > self.now:
+                self.remove(ask.key, "ended", id=run.id, nonce=run.nonce)
+                self.parts.append(Part("ended", ask.key, run.id, run.marked, nonce=run.nonce))
+        return [not ask.token or (ask.key, ask.token) in runs for ask in asks]
+
+    def evict(self, keys: Collection[str], running: bool) -> int:
+        self.forget_the_past()
+        freed = 0
+        for key in keys:
+            for kind in ("queued", "done", *(("running",) if running else ())):
+                freed += len(self.at(key, kind))
+                self.remove(key, kind)
+            if running:
+                self.remove(key, "ended")
+        return freed
+
+    def holders(self, parts: Sequence[Part]) -> tuple[Holder, ...]:
+        return tuple(
+            Holder(
+                part.kind, part.id, part.until - self.now if part.until else None, part.token, part.started
+            )
+            for part in parts
+        )
+
+    def read(self, key: str) -> Record:
+        self.forget_the_past()
+        done = [Done(part.id, part.until) for part in self.at(key, "done")]
+        return Record(
+            tuple(Queued(part.id, part.until, part.retries) for part in self.at(key, "queued")),
+            tuple(
+                Running(
+                    part.token, part.id, part.nonce, part.fence, part.retries, part.node, part.started,
+                    part.until, part.marked,
+                )
+                for part in self.at(key, "running")
+            ),
+            done[0] if done else None,
+            tuple(Ended(part.id, part.nonce, part.until) for part in self.at(key, "ended")),
+        )  # fmt: skip

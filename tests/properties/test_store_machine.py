@@ -1,0 +1,213 @@
+"""Memory, fakeredis and a real Valkey do what a plain model does, step by step."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import fakeredis
+import redis
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Caller, ClaimAsk, FinishAsk, LeaseAsk
+from celery_dedupe.store import redis_text
+from celery_dedupe.store.memory import MemoryStore
+from celery_dedupe.store.redis import RedisStore, script
+from tests.harness.servers import ValkeyServer
+from tests.properties.store_model import Model
+
+YEAR_2100 = 4_102_444_800_000_000  # microseconds; no server drops a key before its time in the model
+CLOCK = """
+local tick = tonumber(redis.call('GET', '{key}'))
+local now = math.floor(tick / 1000)
+"""
+
+LIMITS = {"a": 1, "b": 2, "c": 3}
+IDS = ("t1", "t2", "t 3")
+TOKENS = tuple(f"{task_id}/{number}" for task_id in IDS for number in (1, 2))
+TIMES = (1, 400, 1000, 5000)  # ms
+
+keys = st.sampled_from(sorted(LIMITS))
+ids = st.sampled_from(IDS)
+counts = st.integers(0, 2)
+times = st.sampled_from(TIMES)
+ttls = st.just(0) | times
+ended = st.lists(st.sampled_from(TOKENS), max_size=2).map(tuple)
+states = st.sets(st.sampled_from(("queued", "running", "done")), max_size=3).map(frozenset)
+
+
+def lists_of(asks: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(asks, min_size=1, max_size=3)
+
+
+attempts = st.builds(
+    lambda task_id, number, nonce, retries, ended: Attempt(
+        task_id, f"{task_id}/{number}", nonce, retries, "node", 7, ended
+    ),
+    ids,
+    st.sampled_from((1, 2)),
+    st.sampled_from(("", "n")),
+    counts,
+    ended,
+)
+begins = st.builds(
+    lambda key, slot, lease, hold, mark, remembers: (key, slot, LIMITS[key], lease, hold, mark, remembers),
+    keys,
+    st.booleans() | st.just(True),
+    times,
+    ttls,
+    ttls,
+    st.booleans(),
+)
+outcomes = st.sampled_from(("free", "done", "queued", "withdrawn"))
+
+
+class TurnedRedisStore(RedisStore):
+    """Takes the time from a key, so that a test can turn it."""
+
+    def __init__(self, client: redis.Redis, clock: str) -> None:
+        super().__init__(client)
+        self._time = CLOCK.format(key=clock)
+
+    def _source(self, verb: str) -> str:
+        return self._time + script("record", verb)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    def __init__(self, clients: list[redis.Redis]) -> None:
+        super().__init__()
+        self.clients = clients
+        self.prefix = f"dedupe-test:{uuid.uuid4().hex}"
+        self.model = Model(YEAR_2100)
+        self.stores = [
+            MemoryStore(lambda: self.model.tick),
+            *(TurnedRedisStore(client, self.key("clock")) for client in clients),
+        ]
+        self.fences = dict.fromkeys(LIMITS, (0, 0))  # the last one given, and when
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}:{name}"
+
+    def turn(self, micros: int) -> None:
+        self.model.tick += micros
+        for client in self.clients:
+            client.set(self.key("clock"), self.model.tick)
+
+    def everywhere(self, ask: Callable[[Any], Any], expected: Any) -> None:
+        for store in self.stores:
+            reply = ask(store)
+            assert reply == expected, f"{type(store).__name__}: {reply}; the model: {expected}"
+        for name in LIMITS:
+            expected = self.model.read(self.key(name))
+            for store in self.stores:
+                record = store.read(self.key(name))
+                assert record == expected, f"{type(store).__name__} {name}: {record}; the model: {expected}"
+
+    @initialize()
+    def start(self) -> None:
+        self.turn(0)
+
+    @rule(ms=st.sampled_from((0, 1, 399, 400, 1000, 6000)))
+    def time_passes(self, ms: int) -> None:
+        self.turn(ms * 1000)
+        self.everywhere(lambda store: store.clock(), self.model.now)
+
+    @rule(asks=lists_of(st.tuples(keys, ttls, states)), who=ids, inside=st.just("") | ids,
+          retries=counts, ended=ended)  # fmt: skip
+    def claim(self, asks: list[Any], who: str, inside: str, retries: int, ended: tuple[str, ...]) -> None:
+        self.turn(1)
+        wanted = [ClaimAsk(self.key(key), ttl, blocked_by) for key, ttl, blocked_by in asks]
+        caller = Caller(who, inside, retries, ended)
+        self.everywhere(lambda store: store.claim(wanted, caller), self.model.claim(wanted, caller))
+
+    @rule(names=lists_of(keys), who=ids, running=st.booleans())
+    def withdraw(self, names: list[str], who: str, running: bool) -> None:
+        self.turn(1)
+        wanted = [self.key(name) for name in names]
+        expected = self.model.withdraw(wanted, who, running)
+        self.everywhere(lambda store: store.withdraw(wanted, who, running=running), expected)
+
+    @rule(asks=lists_of(begins), attempt=attempts, micros=st.sampled_from((0, 1)))
+    def begin(self, asks: list[Any], attempt: Attempt, micros: int) -> None:
+        self.turn(micros)  # Two may come at once.
+        wanted = [BeginAsk(self.key(key), *rest) for key, *rest in asks]
+        before = {name: self.model.read(self.key(name)).running for name in LIMITS}
+        expected = self.model.begin(wanted, attempt)
+        self.everywhere(lambda store: store.begin(wanted, attempt), expected)
+        if isinstance(expected, Begun):
+            given = {key: fence for (key, *_), fence in zip(asks, expected.fences, strict=True) if fence}
+            for name, fence in given.items():
+                if attempt.token not in {run.token for run in before[name]}:
+                    self.a_fence_only_ever_grows(name, fence, [run.fence for run in before[name]])
+
+    def a_fence_only_ever_grows(self, name: str, fence: int, live: list[int]) -> None:
+        last, when = self.fences[name]
+        assert all(fence > other for other in live)
+        assert fence > last or self.model.tick <= when
+        self.fences[name] = (fence, self.model.tick)
+
+    @rule(asks=lists_of(st.tuples(keys, st.sampled_from(TOKENS), times)))
+    def renew(self, asks: list[Any]) -> None:
+        self.turn(1)
+        wanted = [LeaseAsk(self.key(key), token, lease) for key, token, lease in asks]
+        self.everywhere(lambda store: store.renew(wanted), self.model.renew(wanted))
+
+    @rule(asks=lists_of(st.tuples(keys, st.just("") | st.sampled_from(TOKENS), outcomes, ttls)),
+          attempt=attempts, well=st.booleans())  # fmt: skip
+    def finish(self, asks: list[Any], attempt: Attempt, well: bool) -> None:
+        self._finish(asks, attempt, well)
+
+    @rule(names=lists_of(keys), outcome=outcomes, ttl=ttls, attempt=attempts, well=st.booleans())
+    def finish_own(self, names: list[str], outcome: str, ttl: int, attempt: Attempt, well: bool) -> None:
+        self._finish([(name, attempt.token, outcome, ttl) for name in names], attempt, well)
+
+    def _finish(self, asks: list[Any], attempt: Attempt, well: bool) -> None:
+        self.turn(1)
+        wanted = [FinishAsk(self.key(key), *rest) for key, *rest in asks]
+        expected = self.model.finish(wanted, attempt, well)
+        self.everywhere(lambda store: store.finish(wanted, attempt, well=well), expected)
+
+    @rule(names=lists_of(keys), running=st.booleans())
+    def evict(self, names: list[str], running: bool) -> None:
+        self.turn(1)
+        wanted = [self.key(name) for name in names]
+        expected = self.model.evict(wanted, running)
+        self.everywhere(lambda store: store.evict(wanted, running=running), expected)
+
+    @rule(name=keys)
+    def scan(self, name: str) -> None:
+        pattern = self.key(f"[{name}]")
+        record = self.model.read(self.key(name))
+        expected = {self.key(name): record} if record else {}
+        self.everywhere(lambda store: dict(store.scan(pattern)), expected)
+
+    @invariant()
+    def never_more_runs_than_the_limit_and_one_claim_and_run_a_task(self) -> None:
+        for name, limit in LIMITS.items():
+            record = self.model.read(self.key(name))  # which is what every store has: see everywhere()
+            assert len(record.running) <= limit
+            for parts in (record.running, record.queued):
+                assert len({part.task_id for part in parts}) == len(parts)
+
+    @invariant()
+    def the_key_ends_with_its_last_part(self) -> None:
+        for client in self.clients:
+            for name in LIMITS:
+                text = client.get(self.key(name))
+                ends = redis_text.record(text.decode()).expires_at or -1 if text else -2
+                assert client.pexpiretime(self.key(name)) == ends
+
+    def teardown(self) -> None:
+        for client in self.clients:
+            client.delete(*(self.key(name) for name in ("clock", *LIMITS)))
+
+
+def test_every_store_does_what_the_model_does(shared_valkey: ValkeyServer) -> None:
+    with redis.Redis.from_url(shared_valkey.store_url) as real, fakeredis.FakeRedis() as fake:
+        run_state_machine_as_test(
+            lambda: StoreMachine([real, fake]),
+            settings=settings(max_examples=60, stateful_step_count=30, deadline=None),
+        )
