@@ -5,7 +5,7 @@
 # make coverage                 the tests of make test, measured
 # make venv                     only the virtual environment
 #
-# Another Python or Celery:     make test PYTHON=python3.12 CELERY="==5.3.*" VENV=.venv-5.3
+# Another Python or Celery:     make test PYTHON=python3.12 CELERY=5.3 VENV=.venv-5.3
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,6 +15,8 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 QUICK := $(wildcard tests/unit tests/properties tests/contract)
+# An old Celery admits a newer kombu, which then refuses the redis client that this Celery asks for.
+PINS := $(if $(CELERY),'celery==$(CELERY).*' 'kombu==$(CELERY).*')
 PYTEST := $(BIN)/python -m pytest -q
 
 .PHONY: venv test lint demo coverage clean
@@ -25,7 +27,7 @@ venv: $(STAMP)
 $(STAMP): pyproject.toml
 	@echo "installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]' 'celery[redis]$(CELERY)'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]' $(PINS)
 	@touch $@
 
 test: $(STAMP)

@@ -100,7 +100,7 @@ class Ledger:
         """The most bodies of one key that ever ran at once."""
         return max((run.slot + 1 for run in self.runs(key)), default=0)
 
-    def wait_for(self, n: int, key: object = None, *, ended: bool = True, timeout: float = 20.0) -> list[Run]:
+    def wait_for(self, n: int, key: object = None, *, ended: bool = True, timeout: float = 30.0) -> list[Run]:
         """The runs, once ``n`` of them or more have ended, or only started if ``ended=False``."""
 
         def found() -> list[Run]:

@@ -73,13 +73,13 @@ class Process:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = 30.0) -> int:
         """Its exit code, once it has ended by itself."""
         with suppress(subprocess.TimeoutExpired):
             return self._popen.wait(timeout)
         raise ProcessFailed(f"{self.name} still runs after {timeout} s")
 
-    def wait_for(self, condition: Callable[[], T], what: str, timeout: float = 20.0) -> T:
+    def wait_for(self, condition: Callable[[], T], what: str, timeout: float = 30.0) -> T:
         """Waits for the condition's value, and fails at once if the process ends before."""
 
         def met() -> T:
@@ -91,7 +91,7 @@ class Process:
 
         return wait_until(met, timeout, f"{self.name}: {what}")
 
-    def wait_for_log(self, text: str, timeout: float = 20.0) -> None:
+    def wait_for_log(self, text: str, timeout: float = 30.0) -> None:
         self.wait_for(lambda: text in self.log, f"{text!r} in its log", timeout)
 
     def signal(self, number: int) -> None:

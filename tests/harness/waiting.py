@@ -12,7 +12,7 @@ INTERVAL = 0.01
 
 def wait_until(
     condition: Callable[[], T],
-    timeout: float = 15.0,
+    timeout: float = 30.0,
     message: str | Callable[[], str] = "",
     interval: float = INTERVAL,
 ) -> T:

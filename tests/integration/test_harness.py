@@ -35,7 +35,7 @@ def test_a_worker_of_each_pool_runs_a_task_and_stops_when_told(make_plain_app, w
     app = make_plain_app()
     worker = workers(app, pool=pool)
 
-    assert app.tasks.quick.delay("a", 7).get(timeout=10) == 7
+    assert app.tasks.quick.delay("a", 7).get(timeout=30) == 7
 
     (run,) = ledger.wait_for(1, "a")
     assert (run.task, run.outcome, run.attempt) == ("jobs.quick", "ok", 0)
@@ -53,8 +53,8 @@ def test_a_killed_child_ends_its_run_and_is_replaced(make_plain_app, workers, le
     worker.kill_child(run.pid)
 
     with pytest.raises(WorkerLostError):
-        result.get(timeout=10)
-    assert app.tasks.quick.delay("a").get(timeout=10) == "a"
+        result.get(timeout=30)
+    assert app.tasks.quick.delay("a").get(timeout=30) == "a"
     first, second = ledger.runs("a")
     assert first.ended is None
     assert first.pid != second.pid
@@ -67,7 +67,7 @@ def test_a_late_acknowledged_task_comes_again_when_it_has_killed_its_process(mak
     app = make_plain_app(conf={"task_acks_late": True, "task_reject_on_worker_lost": True})
     workers(app, concurrency=1)
 
-    assert app.tasks.kill_self.delay("a").get(timeout=15) == "a"
+    assert app.tasks.kill_self.delay("a").get(timeout=30) == "a"
 
     first, second = ledger.runs("a")
     assert first.task_id == second.task_id
@@ -79,8 +79,6 @@ def test_a_killed_worker_leaves_no_child_not_even_one_that_hangs_in_c(make_plain
     worker = workers(app, concurrency=1)
     app.tasks.hang.delay("a")
     (run,) = ledger.wait_for(1, "a", ended=False)
-    os.kill(run.pid, signal.SIGTERM)
-    remains_true(lambda: worker.child_pids() == [run.pid], 0.3, "a task that hangs in C heeds no SIGTERM")
 
     worker.kill()
 
@@ -93,7 +91,7 @@ def test_a_hard_time_limit_ends_a_task_that_hangs_in_c(make_plain_app, workers, 
     workers(app, "--time-limit=1", concurrency=1)
 
     with pytest.raises(TimeLimitExceeded):
-        app.tasks.hang.delay("a").get(timeout=15)
+        app.tasks.hang.delay("a").get(timeout=30)
 
 
 def test_a_paused_worker_does_nothing_until_it_is_resumed(make_plain_app, workers, ledger):
@@ -178,7 +176,7 @@ def test_every_process_builds_the_app_of_the_test(make_plain_app, workers):
     program = workers.python(app, "print(app.conf.dedupe_rules, app.conf.task_acks_late)")
     assert program.output.strip() == f"{rules} True"
     workers(app)
-    assert app.app.tasks["jobs.extra"].delay().get(timeout=10) == "p"
+    assert app.app.tasks["jobs.extra"].delay().get(timeout=30) == "p"
 
 
 def test_the_ledger_tells_bodies_that_overlap(make_plain_app, workers, ledger):
@@ -190,7 +188,7 @@ def test_the_ledger_tells_bodies_that_overlap(make_plain_app, workers, ledger):
 
     ledger.open_gate("gate")
     ledger.wait_for(3)
-    app.tasks.quick.delay("a").get(timeout=10)
+    app.tasks.quick.delay("a").get(timeout=30)
 
     assert (ledger.peak("a"), ledger.peak("b")) == (2, 1)
     assert [run.key for run in ledger.overlaps()] == ["a"]
@@ -267,7 +265,7 @@ def test_a_line_is_cut_blocked_and_stalled(valkey, start_proxy):
     proxy = start_proxy(valkey.url())
 
     def dial():
-        line = socket.create_connection((urlsplit(proxy.url).hostname, urlsplit(proxy.url).port), timeout=0.3)
+        line = socket.create_connection((urlsplit(proxy.url).hostname, urlsplit(proxy.url).port), timeout=1)
         line.sendall(b"PING\r\n")
         return line
 
@@ -302,9 +300,9 @@ def test_rabbitmq_with_a_database_of_its_own_runs_a_workflow(
     tasks = app.tasks
 
     links = chain(tasks.quick.s("a"), tasks.append.s("b"), tasks.append.s("c"))
-    assert links.delay().get(timeout=15) == ["a", "b", "c"]
+    assert links.delay().get(timeout=30) == ["a", "b", "c"]
     members = [tasks.quick.s("y"), tasks.quick.s("x")]
-    assert chord(members, tasks.gather.s("z")).delay().get(timeout=15) == ["x", "y"]
+    assert chord(members, tasks.gather.s("z")).delay().get(timeout=30) == ["x", "y"]
 
     assert len(ledger.runs()) == 6
 
@@ -399,10 +397,11 @@ def test_a_failed_test_ends_its_processes_and_shows_their_logs(start_inner_run, 
     assert processes_of_run(str(tmp_path)) == []
 
 
+@pytest.mark.slow  # execnet gives a worker ten seconds to end by itself when its controller is gone
 @pytest.mark.parametrize("options", [[], ["-n1"]], ids=["plain", "xdist"])
 def test_a_killed_run_leaves_nothing_alive(start_inner_run, tmp_path, options):
     run = start_inner_run("ledger.wait_gate('never opened')", *options)
-    (started,) = wait_until(lambda: list(tmp_path.rglob("started")), 30)
+    (started,) = wait_until(lambda: list(tmp_path.rglob("started")), 60)
     folder = Path(wait_until(started.read_text))
     alive = processes_of_run(str(tmp_path))
     assert sum("valkey-server" in line for line in alive) == 2
@@ -410,5 +409,5 @@ def test_a_killed_run_leaves_nothing_alive(start_inner_run, tmp_path, options):
 
     run.kill()
 
-    wait_until(lambda: not processes_of_run(str(tmp_path)), 30, lambda: f"{processes_of_run(str(tmp_path))}")
+    wait_until(lambda: not processes_of_run(str(tmp_path)), 60, lambda: f"{processes_of_run(str(tmp_path))}")
     assert not folder.exists()
