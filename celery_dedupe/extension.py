@@ -12,7 +12,7 @@ from celery import Celery
 from celery import signals as celery_signals
 from celery.utils.dispatch import Signal
 
-from celery_dedupe import messages
+from celery_dedupe import messages, selfcheck
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.keys import check_policy, make_key
 from celery_dedupe.core.policy import Policy, overlay, parse_policies
@@ -50,7 +50,7 @@ class Dedupe:
         self._guard: Guard | None = None
         self._policies: dict[str, tuple[Policy, ...]] = {}
         self._signatures: dict[str, inspect.Signature | None] = {}
-        self._connected: list[tuple[Signal, str]] = []
+        self._connected: list[tuple[Any, str]] = []
 
     def init_app(self, app: Celery | None = None) -> Dedupe:
         """Attach to the app's signals and return the extension. On an app that has one already: no effect."""
@@ -175,6 +175,7 @@ class Dedupe:
             (celery_signals.task_unknown, endings.task_unknown),
             (celery_signals.task_rejected, endings.task_rejected),
             (celery_signals.worker_init, self._on_worker_init),
+            (celery_signals.worker_ready, self._on_worker_ready),
             (celery_signals.worker_shutdown, self._on_worker_shutdown),
         ]
 
@@ -209,6 +210,21 @@ class Dedupe:
         except ConfigurationError as error:
             raise SystemExit(f"celery-dedupe: {error}") from None
         self._run_gate.install()
+
+    def _on_worker_ready(self, **_: Any) -> None:
+        settings = self.settings
+        if settings.mode != "off":
+            tasks = {name: policies for name, policies in self._policies.items() if policies}
+            selfcheck.report(self.app, settings, self.guard.store, tasks, self._gone())
+
+    def _gone(self) -> list[str]:
+        """What ``init_app`` attached and somebody has taken away since."""
+        gone = [
+            f"the receiver of {signal.name}"
+            for signal, uid in self._connected
+            if not any(lookup[0] == uid for lookup, _ in signal.receivers)
+        ]
+        return gone if self.app.send_task == self._publish_gate.send_task else [*gone, "app.send_task"]
 
     def _on_worker_shutdown(self, **_: Any) -> None:
         """Runs have ended by now, or have been killed: what this process still holds is freed."""

@@ -19,6 +19,7 @@ from celery_dedupe.core.asks import (
     Refused,
 )
 from celery_dedupe.core.record import Record
+from celery_dedupe.core.suspicions import StoreFacts
 
 _EPOCH = time.time_ns() - time.perf_counter_ns()
 
@@ -92,6 +93,9 @@ class MemoryStore:
 
     def clock(self) -> int:
         return self._clock() // 1000
+
+    def facts(self) -> StoreFacts:
+        return StoreFacts("this process' memory", shared=False, evicts="", persists=False, writable=True)
 
     def close(self) -> None:
         self._records.clear()

@@ -20,6 +20,7 @@ from celery_dedupe.core.asks import (
     Refused,
 )
 from celery_dedupe.core.record import Record
+from celery_dedupe.core.suspicions import StoreFacts
 from celery_dedupe.errors import StoreUnavailable
 
 
@@ -82,6 +83,9 @@ class Store(Protocol):
 
     def clock(self) -> int:
         """The store's clock, in milliseconds since 1970."""
+
+    def facts(self) -> StoreFacts:
+        """What the store says of itself: whether it may lose or refuse claims."""
 
     def close(self) -> None:
         """Let go of the connections the store has opened. It must not be used afterwards."""

@@ -24,9 +24,11 @@ from celery_dedupe.core.asks import (
     Refused,
 )
 from celery_dedupe.core.record import Record
+from celery_dedupe.core.suspicions import StoreFacts
 from celery_dedupe.store import redis_text
 from celery_dedupe.store.protocol import NotARecord
 from celery_dedupe.store.redis_errors import ANSWERING
+from celery_dedupe.store.redis_facts import read_facts
 from celery_dedupe.store.redis_text import encode, encode_all, text
 
 logger = logging.getLogger("celery_dedupe")
@@ -113,6 +115,10 @@ class RedisStore:
 
     def clock(self) -> int:
         return int(self._run("now", [], []))
+
+    def facts(self) -> StoreFacts:
+        with ANSWERING:
+            return read_facts(self._client)
 
     def close(self) -> None:
         if self._owned:

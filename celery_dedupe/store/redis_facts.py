@@ -29,4 +29,3 @@ def read_facts(client: Any) -> StoreFacts:
         persists=None if appends is None else bool(int(appends)),
         writable=text(info.get("role", "master")) == "master",
     )
-

@@ -1,0 +1,68 @@
+"""What a worker says of itself when it is ready: that all is in place, or what is not and how to mend it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from celery.app.trace import task_has_custom
+
+from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.suspicions import suspicions
+from celery_dedupe.core.urls import mask
+from celery_dedupe.errors import StoreUnavailable
+from celery_dedupe.settings import Settings
+from celery_dedupe.store.protocol import Store
+
+logger = logging.getLogger("celery_dedupe")
+
+REDELIVERS_AFTER = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}  # kombu's defaults
+
+
+def report(app: Any, settings: Settings, store: Store, tasks: Mapping[str, Iterable[Policy]]) -> list[str]:
+    """Log one line if all is well, else a warning for each thing that is not; returns the warnings.
+
+    Arguments:
+        tasks: the policies of each task that has any.
+        gone: what init_app attached and somebody has taken away since.
+    """
+    found = [f"{name} is no longer attached: call init_app after whatever replaces it" for name in gone]
+    found += [
+        f"{name} runs even if it is refused: its class has got another before_start since worker_init"
+        for name in tasks
+        if not _has_seam(app.tasks[name])
+    ]
+    try:
+        facts = store.facts()
+    except StoreUnavailable as error:
+        found.append(f"{error}; until it does, policies decide whether tasks go on unprotected")
+        place = "a store that does not answer"
+    else:
+        place = facts.name
+        found += suspicions(
+            tasks,
+            facts,
+            visibility_timeout=_visibility_timeout(app),
+            private_results=app.backend.as_uri().startswith("rpc:"),
+        )
+    for warning in found:
+        logger.warning("celery-dedupe: %s", warning)
+    if not found:
+        url = mask(settings.url) if settings.url else "a client of the app's own"
+        logger.info(
+            "celery-dedupe: all in place: %s, %d of %d tasks under a rule, claims in %s at %s",
+            settings.mode, len(tasks), len(app.tasks), place, url,
+        )  # fmt: skip
+    return found
+
+
+def _has_seam(task: Any) -> bool:
+    return bool(task_has_custom(task, "before_start")) and hasattr(type(task).before_start, "dedupe_seam")
+
+
+def _visibility_timeout(app: Any) -> float | None:
+    scheme = (app.conf.broker_url or "").partition(":")[0]
+    default = REDELIVERS_AFTER.get(scheme)
+    options = app.conf.broker_transport_options or {}
+    return None if default is None else float(options.get("visibility_timeout", default))
