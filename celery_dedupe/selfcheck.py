@@ -20,7 +20,9 @@ logger = logging.getLogger("celery_dedupe")
 REDELIVERS_AFTER = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}  # kombu's defaults
 
 
-def report(app: Any, settings: Settings, store: Store, tasks: Mapping[str, Iterable[Policy]]) -> list[str]:
+def report(
+    app: Any, settings: Settings, store: Store, tasks: Mapping[str, Iterable[Policy]], gone: Iterable[str]
+) -> list[str]:
     """Log one line if all is well, else a warning for each thing that is not; returns the warnings.
 
     Arguments:
