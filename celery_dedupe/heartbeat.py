@@ -18,7 +18,7 @@ logger = logging.getLogger("celery_dedupe")
 AGAIN = 1.0  # seconds between tries while the store does not answer
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Lease:
     """One running slot held by this process.
 
@@ -120,7 +120,9 @@ class Heartbeat:
     def _start_over(self) -> None:
         # A forked child has none of its parent's threads, and holds none of its leases.
         self._changed = threading.Condition()
-        self._leases: set[Lease] = set()
+        # Weak: a run that ends without a word, by a soft time limit in the middle of its finish, takes its
+        # leases along. Else its slot would be renewed for as long as the process lives.
+        self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
         self._releases: list[_Release] = []
         self._next_release = 0.0
         self._thread = _no_thread()
@@ -196,6 +198,8 @@ class Heartbeat:
             except StoreUnavailable:
                 with self._changed:
                     self._releases.append(release)
+            except Exception:
+                logger.exception("A release failed; what it holds will run out by itself")
         self._next_release = time.monotonic() + AGAIN
 
 
