@@ -54,18 +54,26 @@ class Dedupe:
 
     def init_app(self, app: Celery | None = None) -> Dedupe:
         """Attach to the app's signals and return the extension. On an app that has one already: no effect."""
-        self.app = app or self.app
-        if self.app is None:
+        app = app or self.app
+        if app is None:
             raise ConfigurationError(
                 "Dedupe has no app: write Dedupe(app).init_app() or Dedupe().init_app(app)"
             )
-        attached: Dedupe | None = self.app.__dict__.get(ATTRIBUTE)
+        # celery.current_app and the like stand for an app; what signals bring is the app itself.
+        app = getattr(app, "_get_current_object", lambda: app)()
+        attached: Dedupe | None = app.__dict__.get(ATTRIBUTE)
         if attached is not None:
             return attached
+        if self._connected:
+            raise ConfigurationError(
+                f"this Dedupe is attached to {self.app!r} already: each app needs a Dedupe of its own"
+            )
+        self.app = app
         self._publish_gate = PublishGate(self)
         self._run_gate = RunGate(self, lambda: self.settings.eager)
         self._endings = Endings(self)
         setattr(self.app, ATTRIBUTE, self)
+        self._shadowed = app.__dict__.get("send_task")
         self.app.send_task = self._publish_gate.send_task
         for signal, handler in self._table():
             self._connect(signal, handler)
@@ -77,18 +85,23 @@ class Dedupe:
 
     def close(self) -> None:
         """Undo ``init_app``: the app is as it was, leases held by this process are renewed no more."""
-        if self.app.__dict__.get(ATTRIBUTE) is not self:
+        if not self._connected:
             return
         while self._connected:
             signal, uid = self._connected.pop()
             signal.disconnect(dispatch_uid=uid)
         self.app.on_after_finalize.disconnect(dispatch_uid=self._uid("finalize"))
         self._run_gate.uninstall()
-        del self.app.send_task
+        if self._shadowed is None:
+            del self.app.send_task
+        else:
+            self.app.send_task = self._shadowed
         delattr(self.app, ATTRIBUTE)
         if self._guard is not None:
             self._guard.close()
-            self._guard = None
+        self._guard = self._settings = None
+        self._policies.clear()
+        self._signatures.clear()
 
     @property
     def settings(self) -> Settings:
@@ -130,7 +143,10 @@ class Dedupe:
 
     def _open(self) -> Guard:
         settings = self.settings
-        store = open_store(settings.url, settings.store_options, settings.store)
+        if settings.mode == "off":
+            store = open_store("memory://")  # There may be no other, and it is asked for nothing.
+        else:
+            store = open_store(settings.url, settings.store_options, settings.store)
         return Guard(store, observe=settings.mode == "observe", app=self.app, state_of=self._state_of)
 
     def _resolve(self, name: str) -> tuple[Policy, ...]:
@@ -150,7 +166,7 @@ class Dedupe:
             for policy in policies:
                 check_policy(policy, signature, f"{where} for task {name}")
             self._signatures[name] = signature
-        if task is not None or self.app.finalized:
+            # Only now: a task that is unknown yet may bring a signature and policies of its own.
             self._policies[name] = policies
         return policies
 
