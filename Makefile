@@ -40,7 +40,7 @@ endif
 
 coverage: $(STAMP)
 	@rm -f .coverage .coverage.*
-	$(PYTEST) -n 2 --cov --cov-report= $(QUICK)
+	$(PYTEST) -n 2 --cov --cov-report= --cov-fail-under=0 $(QUICK)
 	$(PYTEST) -n 2 --dist worksteal --cov --cov-append --cov-report=term tests/integration
 
 lint: $(STAMP)
