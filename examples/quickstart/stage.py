@@ -97,8 +97,9 @@ class Actor:
 
     def wait_ready(self) -> None:
         """Return once a worker takes tasks."""
-        wait_until(lambda: "ready." in self.log.read_text() or self._process.poll() is not None)
-        if self._process.poll() is not None:
+        ended = self._process.poll
+        wait_until(lambda: "ready." in self.log.read_text() or ended() is not None, "the worker is not ready")
+        if ended() is not None:
             sys.exit(f"the worker does not start:\n{self.log.read_text()}")
 
 
@@ -138,8 +139,15 @@ class Stage:
     def wait_for(self, task: str, calls: Sequence[Call]) -> list[Run]:
         """The runs of a task once each of the calls that were not dropped has one that has ended."""
         sent = {call.task_id for call in calls if not call.duplicate_of}
-        wait_until(lambda: sent <= {run.task_id for run in self.runs(task) if run.ended})
+        wait_until(
+            lambda: sent <= {run.task_id for run in self.runs(task) if run.ended},
+            f"not every call of {task} that was sent has had its run",
+        )
         return self.runs(task)
+
+    def wait_running(self, task: str) -> None:
+        """Return once a run of the task has started."""
+        wait_until(lambda: self.runs(task), f"no run of {task} has started")
 
     @contextmanager
     def held_up(self, task: str) -> Iterator[None]:
@@ -172,12 +180,12 @@ def open_stage() -> Iterator[Stage]:
             sys.exit(f"{error}; the log of the worker:\n{(folder / 'worker.log').read_text()}")
 
 
-def wait_until(condition: Callable[[], Any], timeout: float = 30.0) -> None:
-    """Return when the condition is true."""
+def wait_until(condition: Callable[[], Any], otherwise: str, timeout: float = 30.0) -> None:
+    """Return when the condition is true, or raise ``TimeoutError`` with what is the case instead."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"something did not happen within {timeout:.0f} s")
+            raise TimeoutError(f"after {timeout:.0f} s {otherwise}")
         time.sleep(0.01)
 
 

@@ -53,7 +53,7 @@ def change_during_sync(stage: Stage) -> Scene:
             database.execute("update accounts set version = ? where name = 'acme'", version)
             notes.append((time.monotonic(), f"the account changes to version {version}"))
             calls += stage.call([who], task, "acme")
-            wait_until(lambda: stage.runs(task))
+            stage.wait_running(task)
     runs = stage.wait_for(task, calls)
     [(copied,)] = database.execute("select copied from accounts where name = 'acme'")
     queued = len(runs) == 2 and [call.duplicate_of for call in calls] == [None, None, runs[1].task_id]
@@ -103,7 +103,7 @@ def killed_worker(stage: Stage) -> Scene:
     lease = Policy(**dedupe_rules["legacy.backups.*"]).lease
     with stage.held_up(task):
         calls = stage.call(["Eve"], task, "disk1")
-        wait_until(lambda: stage.runs(task))
+        stage.wait_running(task)
         stage.worker.kill()
     killed = time.monotonic()
     stage.start_worker()
@@ -145,7 +145,7 @@ def _call_again(stage: Stage, who: str, task: str, *args: str) -> list[Call]:
         calls.extend(stage.call([who], task, *args))
         return calls[-1].duplicate_of is None
 
-    wait_until(accepted)
+    wait_until(accepted, f"every call of {task} is dropped")
     return calls
 
 
