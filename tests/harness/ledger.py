@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import INTERVAL, wait_until
 
 MAX_AT_ONCE = 256
 
@@ -114,10 +114,9 @@ class Ledger:
         """Lets go all who wait at the gate, now and later."""
         (self.folder / f"gate-{quote(gate, safe='')}").touch()
 
-    def wait_gate(self, gate: str, timeout: float = 60.0) -> None:
-        wait_until(
-            (self.folder / f"gate-{quote(gate, safe='')}").exists, timeout, f"gate {gate!r} was not opened"
-        )
+    def wait_gate(self, gate: str, timeout: float = 60.0, interval: float = INTERVAL) -> None:
+        is_open = (self.folder / f"gate-{quote(gate, safe='')}").exists
+        wait_until(is_open, timeout, f"gate {gate!r} was not opened", interval)
 
     def __str__(self) -> str:
         return self._file.read_text()
