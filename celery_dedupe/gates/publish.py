@@ -88,16 +88,18 @@ class PublishGate:
         token = _publishing.set(publishing)
         try:
             return self._send_task(name, *args, **options)
-        except _Dropped as dropped:
-            if dropped.publishing is not publishing:
+        except _Dropped as error:
+            if error.publishing is not publishing:
                 raise
-            return self._answer(dropped, options)
+            dropped = error.with_traceback(None)
         except BaseException:
             if publishing is not None and publishing.claimed:
                 self._desk.guard.withdraw(publishing.claimed, publishing.task_id)
             raise
         finally:
             _publishing.reset(token)
+        # Out here, so that what the caller is told has nothing of ours behind it.
+        return self._answer(dropped, options)
 
     def before_task_publish(self, sender: str, body: Any, headers: dict[str, Any], **_: Any) -> None:
         """Receiver: claim the call and write its ticket into ``headers``, or leave by ``_Dropped``."""

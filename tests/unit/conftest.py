@@ -148,7 +148,7 @@ class LocalApp:
             return body(self_, value) if body else value
 
         run.__name__ = name.rpartition(".")[2]
-        task: Task[Any, Any] = self.app.task(run, name=name, bind=True, lazy=False, **options)
+        task: Task[Any, Any] = self.app.task(run, name=name, bind=True, lazy=False, shared=False, **options)
         return task
 
     def messages(self) -> list[Any]:
