@@ -78,6 +78,7 @@ class Dedupe:
         for signal, handler in self._table():
             self._connect(signal, handler)
         # Tracers look for before_start when they are built: for eager calls that may be at any time from now.
+        self._run_gate.attach()
         self.app.on_after_finalize.connect(self._on_finalize, weak=False, dispatch_uid=self._uid("finalize"))
         if self.app.finalized:
             self._run_gate.install()

@@ -39,13 +39,23 @@ class RunGate:
         self._eager = eager
         self._seams: list[tuple[Any, Any]] = []
 
+    def attach(self) -> None:
+        """Set the seam on the class that the app's tasks are made of.
+
+        An eager call builds its tracer at once: in an app that nobody has finalized, or for a task that is
+        defined afterwards, there is no later moment.
+        """
+        self._set_seam(self._desk.app.Task)
+
     def install(self) -> None:
-        """Set the seam on every task class that has none."""
+        """Set the seam on every task class that has none: a base or ``before_start`` may be its own."""
         for task in list(self._desk.app.tasks.values()):
-            cls: Any = type(task)
-            if not hasattr(cls.__dict__.get("before_start"), "dedupe_seam"):
-                self._seams.append((cls, cls.__dict__.get("before_start")))
-                cls.before_start = self._seam(cls.before_start)
+            self._set_seam(type(task))
+
+    def _set_seam(self, cls: Any) -> None:
+        if getattr(cls.before_start, "dedupe_seam", None) is not self:
+            self._seams.append((cls, cls.__dict__.get("before_start")))
+            cls.before_start = self._seam(cls.before_start)
 
     def uninstall(self) -> None:
         """Put every task class back as it was."""
@@ -61,7 +71,7 @@ class RunGate:
         request = task.request
         if request.called_directly or (request.is_eager and not self._eager()):
             return
-        found = from_headers(request.headers)
+        found = from_headers(messages.headers_of(request))
         try:
             verdict = self._decide(task, request, found)
         except Exception as error:
@@ -90,7 +100,7 @@ class RunGate:
             found = replace(found, keys=())
         if not policies:
             return None
-        ticket = found or Ticket()
+        ticket = found or Ticket(generation=call.retries)
         if not ticket.keys:
             ticket = replace(ticket, keys=desk.keys(call, policies))
         if messages.succeeded_before(task, request):
@@ -104,7 +114,7 @@ class RunGate:
                 self._carry_out(task, task_id, verdict)
             original(task, task_id, args, kwargs)
 
-        before_start.dedupe_seam = True  # type: ignore[attr-defined]
+        before_start.dedupe_seam = self  # type: ignore[attr-defined]
         return before_start
 
     def _carry_out(self, task: Task[Any, Any], task_id: str, verdict: Refusal) -> None:
