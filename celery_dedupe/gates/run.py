@@ -80,6 +80,9 @@ class RunGate:
             self._desk.guard.report_unprotected(task.name, task_id, f"{type(error).__name__}: {error}")
             return
         if verdict is not None:
+            # Celery 5.7 copies a request where a task calls itself; of one without headers it would take what
+            # it does not know, our verdict, for headers of the message to send.
+            request.headers = request.headers or {}
             setattr(request, VERDICT, verdict)
 
     def task_postrun(

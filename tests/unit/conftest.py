@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections.abc import Callable, Iterator
@@ -152,11 +153,12 @@ class LocalApp:
         return task
 
     def messages(self) -> list[Any]:
-        """Takes every message that waits, oldest first."""
+        """Takes every message that waits, oldest first. A real broker could carry each of them."""
         found = []
         channel = self._channel()
         while (message := channel.basic_get(self.app.main)) is not None:
             found.append(channel.message_to_python(message))
+            json.dumps(found[-1].headers)
         return found
 
     def waiting(self) -> int:
@@ -201,6 +203,7 @@ class LocalApp:
         celery_signals.after_task_publish.disconnect(dispatch_uid=str(id(self)))
         for connection in self._opened:
             connection.close()
+        self.app.backend.client.cache.clear()  # Else it is that of all apps in this process.
         self.app.close()
         pools.reset()
 
