@@ -118,6 +118,26 @@ class Guard:
         self._tell(signals.lock_taken, signals.LockTaken(call.task, call.task_id, "queued", keys))
         return True
 
+    def claim_retry(self, call: Call, policies: Policies, ticket: Ticket) -> tuple[str, ...]:
+        """Claim for a retry what the end of its run does not leave to it. Never refused, never an error.
+
+        Returns the keys, to be withdrawn if the publish fails.
+        """
+        pairs = zip(policies, ticket.keys, strict=True)
+        asks = [ask for policy, key in pairs if (ask := verdicts.retry_ask(policy, key, call))]
+        keys = tuple(ask.key for ask in asks)
+        if asks:
+            # The attempt that publishes its retry is over as far as copies of its message are concerned.
+            caller = Caller(call.task_id, retries=ticket.generation + 1)
+            try:
+                self.breaker.call(lambda: self.store.claim(asks, caller))
+            except StoreUnavailable as error:
+                self.report_unprotected(call.task, call.task_id, str(error), "publish")
+            except BaseException:
+                self.withdraw(keys, call.task_id)
+                raise
+        return keys
+
     def withdraw(self, keys: Sequence[str], task_id: str, *, running: bool = False) -> None:
         """Give a task's claims back; if the store is away, later."""
         if keys:

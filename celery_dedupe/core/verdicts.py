@@ -88,6 +88,17 @@ def claim_ask(policy: Policy, key: str, call: Call) -> ClaimAsk | None:
     return ClaimAsk(key, _ms(queued_for(policy, call)), frozenset(blocked_by))
 
 
+def retry_ask(policy: Policy, key: str, call: Call) -> ClaimAsk | None:
+    """What the publish of a retry asks of the store for one policy; ``None`` where the end of its run does it.
+
+    A running slot goes over into the retry's claim when the run ends. Without a slot that would be too late:
+    the retry may have started by then, or even ended, and nothing would ever take the claim away.
+    """
+    if policy.traits.runs or policy.traits.periodic:
+        return None
+    return ClaimAsk(key, _ms(queued_for(policy, call)), frozenset())
+
+
 def queued_for(policy: Policy, call: Call) -> float:
     """Seconds that the claim of a published call lives: its eta is added, its expiry is the cap."""
     if policy.period is not None:
@@ -170,6 +181,10 @@ def finish_ask(policy: Policy, key: str, token: str, ending: Ending, retry_in: f
     traits = policy.traits
     if traits.periodic:
         return FinishAsk(key, "", "withdrawn") if ending == "failed" else None
+    if not traits.runs:
+        # Nobody could tell a claim made at this end from a claim of the retry, which may have started already
+        # (see retry_ask), or from one that was given back meanwhile by whoever tore the run down.
+        return FinishAsk(key, "", "queued", _ms(policy.queue_ttl)) if ending == "requeued" else None
     comes_back = {
         "retried": max(retry_in, 0.0) + policy.queue_ttl,
         "requeued": policy.queue_ttl,

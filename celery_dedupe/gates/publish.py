@@ -141,6 +141,7 @@ class PublishGate:
             ticket = replace(
                 run.ticket, generation=run.ticket.generation + 1, nonce=nonce, waits=0, waited=0.0
             )
+            publishing.claimed = desk.guard.claim_retry(call, policies, ticket)
             headers[HEADER] = ticket.to_header()
             return None
         publishing.promised = publishing.promised or call.workflow
