@@ -89,7 +89,7 @@ def claim_ask(policy: Policy, key: str, call: Call) -> ClaimAsk | None:
 
 
 def retry_ask(policy: Policy, key: str, call: Call) -> ClaimAsk | None:
-    """What the publish of a retry asks of the store for one policy; ``None`` where the end of its run does it.
+    """What a retry's publish asks of the store for one policy; ``None`` where the end of its run does it.
 
     A running slot goes over into the retry's claim when the run ends. Without a slot that would be too late:
     the retry may have started by then, or even ended, and nothing would ever take the claim away.
@@ -192,8 +192,6 @@ def finish_ask(policy: Policy, key: str, token: str, ending: Ending, retry_in: f
     }
     if traits.claims and ending in comes_back:
         return FinishAsk(key, token, "queued", _ms(comes_back[ending]))
-    if not traits.runs:
-        return None
     if traits.remembers and ending == "succeeded":
         return FinishAsk(key, token, "done", 0 if policy.keep is None else _ms(policy.keep))
     # A run that has no slot, since the store was away at its start, may still have its queued claim there.
