@@ -29,14 +29,16 @@ class Unpicklable(Exception):
         self.lock = threading.Lock()
 
 
-def define_tasks(app: Celery, ledger: Ledger) -> SimpleNamespace:
-    """Registers the tasks as ``jobs.NAME`` on this app alone, and returns them as ``.NAME``."""
+def define_tasks(app: Celery, ledger: Ledger, module: str = "jobs") -> SimpleNamespace:
+    """Registers the tasks as ``MODULE.NAME`` on this app alone, and returns them as ``.NAME``."""
     tasks: dict[str, Any] = {}
 
     def job(**options: Any) -> Any:
         def register(function: Any) -> Any:
             name = function.__name__
-            tasks[name] = app.task(shared=False, name=f"jobs.{name}", **{"bind": True, **options})(function)
+            tasks[name] = app.task(shared=False, name=f"{module}.{name}", **{"bind": True, **options})(
+                function
+            )
             return tasks[name]
 
         return register
