@@ -45,7 +45,7 @@ class Endings:
 
     def task_revoked(self, sender: Task[Any, Any], request: Any, terminated: bool, **_: Any) -> None:
         """It will not run. Slots go only if it was terminated: another worker may run a copy of it."""
-        self._give_back(sender.name, request.id, request.headers, request, running=terminated)
+        self._give_back(sender.name, request.id, messages.headers_of(request), request, running=terminated)
 
     def task_failure(self, sender: Task[Any, Any], task_id: str, exception: BaseException, **_: Any) -> None:
         """Its process was killed; an ordinary failure is ended by ``task_postrun`` where it ran."""

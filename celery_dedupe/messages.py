@@ -72,6 +72,15 @@ def signature_of(task: Task[Any, Any]) -> inspect.Signature | None:
         return None
 
 
+def headers_of(request: Context) -> Mapping[str, Any]:
+    """All headers of a task's message.
+
+    ``request.headers`` alone is not enough: where the message has a header named ``headers``, as Sentry sends
+    it, it holds what is in there and none of the others, which are attributes of the request still.
+    """
+    return {**(request.headers or {}), **vars(request)}
+
+
 def sent_again(task: Task[Any, Any], request: Any, headers: Mapping[str, Any], countdown: float) -> None:
     """Send a running task's message again, to start in ``countdown`` seconds.
 
