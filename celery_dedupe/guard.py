@@ -83,11 +83,12 @@ class Guard:
         self._app = app
         self._state_of = state_of
 
-    def claim(self, call: Call, policies: Policies, ticket: Ticket) -> Drop | bool:
+    def claim(self, call: Call, policies: Policies, ticket: Ticket, *, attended: bool = True) -> Drop | bool:
         """Claim a call's locks for its publish. ``False``: it goes out and certainly holds no claim.
 
-        Raises ``StoreUnavailable`` if the store is away and a policy refuses to go on without it. What it
-        raises leaves no claim.
+        Raises ``StoreUnavailable`` if the store is away and a policy refuses to go on without it; one that
+        keeps runs apart leaves that to the start if nobody attends to the publish. What it raises leaves no
+        claim.
         """
         pairs = zip(policies, ticket.keys, strict=True)
         asked = [(policy, ask) for policy, key in pairs if (ask := verdicts.claim_ask(policy, key, call))]
@@ -107,7 +108,8 @@ class Guard:
             if reply and (over := self._over(reply, asked[reply.index][0])):
                 reply = self.breaker.call(lambda: send(replace(caller, ended=over)))
         except BaseException as error:
-            if isinstance(error, StoreUnavailable) and self._goes_on(error, call, policies, "publish"):
+            refusing = [policy for policy in policies if attended or not policy.traits.runs]
+            if isinstance(error, StoreUnavailable) and self._goes_on(error, call, refusing, "publish"):
                 return sent
             if sent:
                 # It may have been granted and only the answer lost, by a timeout or an interrupt.

@@ -28,12 +28,15 @@ class _Publishing:
     """One ``send_task`` under way, as the signal's receiver sees it.
 
     ``promised``: somebody holds this id already, since a canvas froze it or a task replaces itself.
+    ``attended``: the program that calls gets the answer. A group's members, later links and callbacks are
+    published by Celery itself, where an error would end a task that has run well, or cut a group in half.
     """
 
     gate: PublishGate
     policies: Sequence[Policy]
     override: Any = None
     promised: bool = False
+    attended: bool = True
     retry_of: Run | None = None
     task_id: str = ""
     claimed: tuple[str, ...] = ()
@@ -127,8 +130,9 @@ class PublishGate:
         policies = self._desk.policies(name, override)
         if not policies and override is None:
             return None
-        promised = bool(task_id and (options.get("parent_id") or options.get("root_id")))
-        return _Publishing(self, policies, override, promised)
+        within = any(options.get(name) for name in ("parent_id", "root_id", "group_id"))
+        attended = not within and options.get("add_to_parent", True)
+        return _Publishing(self, policies, override, bool(task_id and within), attended)
 
     def _decide(self, publishing: _Publishing, name: str, body: Any, headers: dict[str, Any]) -> Drop | None:
         desk, policies, run = self._desk, publishing.policies, publishing.retry_of
@@ -154,7 +158,7 @@ class PublishGate:
             workflow=publishing.promised,
         )
         ticket = replace(ticket, successor_of=claimed_by(ticket, inside))
-        outcome = desk.guard.claim(call, policies, ticket)
+        outcome = desk.guard.claim(call, policies, ticket, attended=publishing.attended)
         if isinstance(outcome, Drop):
             return outcome
         publishing.claimed = ticket.keys if outcome else ()
@@ -173,7 +177,7 @@ class PublishGate:
         found = why.duplicate
         if options.get("task_id") and publishing.promised and dropped.request is not None:
             end_as_duplicate(app.backend, dropped.request, found)
-        if why.policy.on_duplicate == "raise":
+        if why.policy.on_duplicate == "raise" and publishing.attended:
             raise refusal(found)
         if why.policy.on_duplicate == "none":
             return None
