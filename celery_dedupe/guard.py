@@ -161,7 +161,7 @@ class Guard:
             call.task_id, secrets.token_hex(8), ticket.nonce, ticket.generation, node, int(time.time() * 1000)
         )
         run = Run(call, ticket, policies, attempt)
-        delay = verdicts.wait_delay(ticket.waits, random.random())
+        delay = verdicts.wait_delay(ticket, random.random())
         pairs = zip(policies, ticket.keys, strict=True)
         back = not self._observe and any(verdicts.may_wait(policy, ticket) for policy in policies)
         asked = [(p, ask) for p, key in pairs if (ask := verdicts.begin_ask(p, key, delay, comes_back=back))]
