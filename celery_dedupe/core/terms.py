@@ -108,7 +108,7 @@ _DEFAULTS = {
 
 
 def written(policy: Policy) -> dict[str, Any]:
-    """Return the fields of ``policy`` that are not as they would be with nothing but its lock given."""
+    """Return what has to be given to get ``policy``: whatever is not as it would be anyway."""
     usual = _DEFAULTS | {name: getattr(policy.traits, name) for name in _OF_THE_LOCK}
     values = {name: getattr(policy, name) for name in usual}
-    return {name: value for name, value in values.items() if name == "lock" or value != usual[name]}
+    return {name: value for name, value in values.items() if value != usual[name]}
