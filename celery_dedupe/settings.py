@@ -66,14 +66,7 @@ def read_settings(conf: Any, **overrides: Any) -> Settings:
         ConfigurationError: a setting is unknown or wrong; the message names it and the mend.
     """
     conf.finalize()  # Before its first use ``app.conf`` has not read its source.
-    given = {name: value for name, value in overrides.items() if value is not None}
-    for name in given:
-        if name not in (*_NAMES, "client"):
-            raise ConfigurationError(
-                f"Dedupe(app, {name}=...) is unknown; {choices(name, [*_NAMES, 'client'])}"
-            )
-    if "client" in given and "url" in given:
-        raise ConfigurationError("Dedupe(app, url=..., client=...) names two stores; leave one out")
+    given = _given(overrides)
     found = _Source(_from_conf(conf), given)
     mode: Mode = found.read("mode", "enforce", _mode)
     policies = found.read("policies", {}, _mapping)
@@ -100,6 +93,18 @@ def read_settings(conf: Any, **overrides: Any) -> Settings:
         defaults=defaults,
         policies=policies,
     )
+
+
+def _given(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in overrides.items() if value is not None}
+    for name in given:
+        if name not in (*_NAMES, "client"):
+            raise ConfigurationError(
+                f"Dedupe(app, {name}=...) is unknown; {choices(name, [*_NAMES, 'client'])}"
+            )
+    if "client" in given and "url" in given:
+        raise ConfigurationError("Dedupe(app, url=..., client=...) names two stores; leave one out")
+    return given
 
 
 @dataclass(frozen=True, slots=True)
