@@ -152,15 +152,20 @@ class Guard:
         ticket: Ticket,
         node: str,
         interrupt: Callable[[], Callable[[], None]],
+        *,
+        ended_well: bool = False,
     ) -> Run | Refusal:
         """Take a call's running slots for its start, or say what becomes of it instead.
 
         ``interrupt`` makes what stops the calling thread's task; it is for ``on_lease_lost="terminate"``.
+        ``ended_well``: an earlier delivery of the message is known to have.
         """
         attempt = Attempt(
             call.task_id, secrets.token_hex(8), ticket.nonce, ticket.generation, node, int(time.time() * 1000)
         )
         run = Run(call, ticket, policies, attempt)
+        if ended_well:
+            return self._report(run, Quiet("an earlier delivery of this message has ended well"))
         delay = verdicts.wait_delay(ticket, random.random())
         pairs = zip(policies, ticket.keys, strict=True)
         back = not self._observe and any(verdicts.may_wait(policy, ticket) for policy in policies)

@@ -78,6 +78,8 @@ class RunGate:
             # The message is taken already; to refuse here would lose the task.
             logger.exception("%s[%s] runs without its locks", task.name, task_id)
             self._desk.guard.report_unprotected(task.name, task_id, f"{type(error).__name__}: {error}")
+            if found:
+                self._desk.guard.withdraw(found.keys, task_id)  # This run has nothing that would end it.
             return
         if verdict is not None:
             # Celery 5.7 copies a request where a task calls itself; of one without headers it would take what
@@ -106,9 +108,14 @@ class RunGate:
         ticket = found or Ticket(generation=call.retries)
         if not ticket.keys:
             ticket = replace(ticket, keys=desk.keys(call, policies))
-        if messages.succeeded_before(task, request):
-            return Quiet("an earlier delivery of this message has ended well")
-        return desk.guard.begin(call, policies, ticket, request.hostname or "", interrupts.of_this_thread)
+        return desk.guard.begin(
+            call,
+            policies,
+            ticket,
+            request.hostname or "",
+            interrupts.of_this_thread,
+            ended_well=messages.succeeded_before(task, request),
+        )
 
     def _seam(self, original: Any) -> Any:
         def before_start(task: Task[Any, Any], task_id: str, args: Any, kwargs: Any) -> None:

@@ -498,7 +498,7 @@ def test_a_copy_of_a_task_that_has_succeeded_ends_quietly(local_app):
     a.start(message, redelivered=True)
     assert a.ran == [1]
     assert result.get(timeout=5) == 1
-    assert [event.decision for event in a.told(RunRefused)] == []
+    assert [event.decision for event in a.told(RunRefused)] == ["quiet"]
 
 
 def test_a_late_copy_of_an_earlier_attempt_ends_quietly(local_app):
@@ -646,6 +646,7 @@ def test_an_error_of_our_own_never_stops_a_body(local_app, monkeypatch, log):
     assert a.ran == [1]
     assert a.told(RanUnprotected) == [RanUnprotected("t", "id", "start", "ZeroDivisionError: our own")]
     assert "t[id] runs without its locks" in log.text
+    assert a.store.held() == NOTHING, "nor does its claim outlive it"
 
 
 def test_a_task_that_calls_itself_can_still_retry(local_app):
