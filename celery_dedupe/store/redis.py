@@ -125,7 +125,8 @@ class RedisStore:
             self._client.close()
 
     def _keys(self, pattern: str) -> Iterator[str]:
-        found = self._client.scan_iter(match=pattern, count=1000, _type="string")
+        with ANSWERING:
+            found = self._client.scan_iter(match=pattern, count=1000, _type="string")
         while True:
             with ANSWERING:
                 key = next(found, None)

@@ -46,7 +46,7 @@ def open_redis(url: str, options: Mapping[str, Any]) -> RedisStore:
     settings |= options
     if scheme.endswith("cluster"):
         return ClusterStore(_cluster(hosts[0], settings, url))
-    settings = {"retry": _once(), **settings}
+    settings = {**_retry_once(), **settings}
     if scheme == "sentinel":
         return RedisStore(_sentinel(hosts, settings, url), owned=True)
     path = settings.pop("path", None)
@@ -105,7 +105,7 @@ def _sentinel(hosts: Iterable[Arguments], settings: Arguments, url: str) -> redi
             "dedupe_store_options = {'master_name': 'mymaster'}"
         )
     others = settings.pop("min_other_sentinels", 0)
-    asked = {**TIMEOUTS, "retry": _once(), **settings.pop("sentinel_kwargs", {})}
+    asked = {**TIMEOUTS, **_retry_once(), **settings.pop("sentinel_kwargs", {})}
     asked = _checked(asked, known, url)
     addresses = [(host["host"], host["port"]) for host in hosts]
     connect: Any = Sentinel
@@ -118,7 +118,7 @@ def _cluster(first: Arguments, settings: Arguments, url: str) -> Callable[[], Re
     settings = _checked(settings, _parameters(RedisCluster) | set(REDIS_ALLOWED_KEYS), url)
     # redis-py 5 counts tries under the older name; from 6 on that name draws a warning.
     old = redis.__version__.startswith("5.")
-    tries = {"cluster_error_retry_attempts": 1} if old else {"retry": _once()}
+    tries = {"cluster_error_retry_attempts": 1} if old else {"retry": Retry(NoBackoff(), 1)}
     settings = {"require_full_coverage": False, **tries, **settings}
     node: Any = ClusterNode
     return lambda: RedisCluster(startup_nodes=[node(first["host"], first["port"])], **settings)
@@ -167,6 +167,7 @@ def _parameters(kind: type) -> set[str]:
     return set(inspect.signature(kind).parameters)
 
 
-def _once() -> Retry:
+def _retry_once() -> Arguments:
     # A pooled connection that the server has closed is worth a second try; a server that is silent is not.
-    return Retry(NoBackoff(), 1, (ConnectionLost,))
+    # redis-py 5 retries only what both arguments name.
+    return {"retry": Retry(NoBackoff(), 1, (ConnectionLost,)), "retry_on_error": [ConnectionLost]}

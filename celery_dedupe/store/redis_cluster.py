@@ -56,6 +56,10 @@ class ClusterStore(RedisStore):
     def _client(self) -> Any:  # type: ignore[override]  # an attribute that is made on first use
         return self._connect()
 
+    def close(self) -> None:
+        if "_client" in self.__dict__:
+            super().close()
+
     def claim(self, asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
         given: list[str] = []
         for places, some in _by_key(asks):

@@ -30,7 +30,7 @@ class Answering:
             if found := _FOREIGN.search(message):
                 raise NotARecord(found[1]) from error
             raise StoreUnavailable(
-                f"the claim store does not answer: {type(error).__name__}: {message}"
+                f"the claim store cannot be used: {type(error).__name__}: {message}"
             ) from error
 
 

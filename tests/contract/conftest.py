@@ -40,7 +40,29 @@ def keys() -> Keys:
 
 @pytest.fixture(scope="session")
 def cluster(reaper: Reaper) -> Iterator[list[ValkeyServer]]:
-    """Three servers that share the slots."""
+    """Three servers that share the slots, and are to stay up."""
+    nodes = form_cluster(reaper)
+    yield nodes
+    for node in nodes:
+        node.close()
+
+
+@pytest.fixture
+def start_cluster(reaper: Reaper) -> Iterator[Callable[[], list[ValkeyServer]]]:
+    """``start_cluster()``: such servers of the test's own."""
+    started: list[ValkeyServer] = []
+
+    def start() -> list[ValkeyServer]:
+        nodes = form_cluster(reaper)
+        started.extend(nodes)
+        return nodes
+
+    yield start
+    for node in started:
+        node.close()
+
+
+def form_cluster(reaper: Reaper) -> list[ValkeyServer]:
     nodes = [
         ValkeyServer(reaper, cluster_enabled="yes", cluster_require_full_coverage="no") for _ in range(3)
     ]
@@ -52,9 +74,7 @@ def cluster(reaper: Reaper) -> Iterator[list[ValkeyServer]]:
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, end - 1)
         client.execute_command("CLUSTER", "MEET", nodes[0].host, nodes[0].port)
     wait_until(lambda: all(_knows_all(client) for client in clients), 30, "the cluster does not form")
-    yield nodes
-    for node in nodes:
-        node.close()
+    return nodes
 
 
 def _knows_all(client: redis.Redis) -> bool:
