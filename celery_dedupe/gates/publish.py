@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from celery.app.task import Context
@@ -82,7 +83,7 @@ class PublishGate:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._send_task = desk.app.send_task
+        self._shadowed = desk.app.__dict__.get("send_task")
 
     def send_task(self, name: str, *args: Any, dedupe: Any = None, **options: Any) -> Any:
         """``Celery.send_task`` with one more option, the call's own ``dedupe``."""
@@ -115,6 +116,12 @@ class PublishGate:
             raise _Dropped(publishing, error) from None
         if outcome is not None:
             raise _Dropped(publishing, outcome, messages.context(body, headers))
+
+    def _send_task(self, *args: Any, **options: Any) -> Any:
+        # Looked up late: a tracer may have patched the class after ``init_app``.
+        app = self._desk.app
+        send = self._shadowed or partial(type(app).send_task, app)
+        return send(*args, **options)
 
     def _publishing(self, name: str, override: Any, options: dict[str, Any]) -> _Publishing | None:
         task = self._desk.app.current_worker_task
