@@ -31,12 +31,13 @@ EVENTS = (
 
 
 class Clock:
-    """The store's clock, in microseconds. It stands still unless the test turns it."""
+    """The store's clock, in microseconds. It stands still, but for one at each look, unless it is turned."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000_000_000
 
     def __call__(self) -> int:
+        self.now += 1
         return self.now
 
     def turn(self, seconds: float) -> None:
