@@ -121,12 +121,8 @@ class LocalApp:
         self.clock = Clock()
         self.store = TestedStore(self.clock)
         self.app = Celery(f"unit-{uuid.uuid4().hex}", set_as_current=False, broker="memory://")
-        self.app.conf.update(
-            result_backend="cache+memory://",
-            task_default_queue=self.app.main,
-            task_publish_retry=False,
-            **(conf or {}),
-        )
+        usual = {"result_backend": "cache+memory://", "task_publish_retry": False}
+        self.app.conf.update({**usual, "task_default_queue": self.app.main, **(conf or {})})
         self.sent: list[Any] = []
         self.events: list[Any] = []
         self.ran: list[Any] = []
@@ -204,7 +200,8 @@ class LocalApp:
         celery_signals.after_task_publish.disconnect(dispatch_uid=str(id(self)))
         for connection in self._opened:
             connection.close()
-        self.app.backend.client.cache.clear()  # Else it is that of all apps in this process.
+        if hasattr(self.app.backend, "client"):
+            self.app.backend.client.cache.clear()  # Else it is that of all apps in this process.
         self.app.close()
         pools.reset()
 
