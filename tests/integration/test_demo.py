@@ -17,6 +17,7 @@ from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 DEMO = ROOT / "examples" / "quickstart" / "demo.py"
 
 
@@ -40,6 +41,10 @@ def start_demo(reaper, scratch, tmp_path):
     yield start
     for demo in demos:
         demo.kill()
+
+
+def without_numbers(text):
+    return {re.sub(r"\d+", "N", line) for line in text.splitlines()}
 
 
 def verdicts(output):
@@ -70,6 +75,10 @@ def test_the_story_comes_true(start_demo, scratch):
     assert (runs, saved) == (7, calls - 7)
     assert "\x1b" not in demo.log, "no colour where nobody looks"
     assert not list(scratch.iterdir())
+    picture = re.search(r"<!-- demo -->\n```\n(.*?)```", README, re.DOTALL)[1]
+    told = {line for line in without_numbers(picture) if re.match(r"N\.|   (task|rule)|  ok|N calls", line)}
+    assert len(told) == 4 + 3 + 3 + 11 + 1
+    assert told <= without_numbers(demo.log)
 
 
 def test_without_the_extension_it_says_what_did_not_happen(start_demo):
