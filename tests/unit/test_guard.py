@@ -368,6 +368,17 @@ def test_an_outage_costs_one_call_and_one_line(bench, log):
     assert len(b.told(signals.RanUnprotected)) == 10
 
 
+def test_a_call_that_failed_costs_no_run_its_lease(bench):
+    """The store is skipped for some seconds then, which is more than a short lease has."""
+    b = bench(Policy(lock="while_running", lease=0.3))
+    run = b.begin("a")
+    b.store.failing.add("withdraw")
+    b.guard.withdraw(("x",), "a")
+    assert b.guard.breaker.open
+    wait_until(lambda: b.store.calls.count("renew") >= 2)
+    assert not run.leases[0].lost
+
+
 def test_after_an_outage_all_is_as_before(bench, log):
     b = bench(FINISHED)
     b.store.down = True
