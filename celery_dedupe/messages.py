@@ -7,7 +7,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, cast
 
 from celery import Celery
 from celery.app.task import Context, Task
@@ -113,23 +113,26 @@ def final_state(app: Celery, task_id: str, since: int) -> str | None:
     if state not in backend.READY_STATES:
         return None
     done = meta.get("date_done")
-    done = maybe_iso8601(done) if isinstance(done, str) else done
-    if not isinstance(done, datetime):
+    if not done or not isinstance(done, (str, datetime)):
         return None
-    done = done if done.tzinfo else done.replace(tzinfo=timezone.utc)
-    return state if done.timestamp() * 1000 >= since else None
+    return state if _moment(done).timestamp() * 1000 >= since else None
 
 
 def succeeded_before(task: Task[Any, Any], request: Any) -> bool:
-    """Whether a message that the broker marks as redelivered belongs to a task whose result is SUCCESS.
+    """Whether a message that may be one copy of several belongs to a task whose result is SUCCESS.
 
-    Asked of the result backend for such a message only. Random (version 4) ids only: an id that a program
-    chose itself may have been used before, and the old result would end the new task unseen.
+    Asked of the result backend for two kinds only: those that the broker marks as redelivered, and those with
+    an eta, which a worker holds back unacknowledged for so long that the broker may hand out more copies, of
+    which the first bears no mark. A success before the eta is not a copy's, since every worker waits for the
+    eta by its own clock. Random (version 4) ids only: an id that a program chose itself may have been used
+    before, and the old result would end the new task unseen.
     """
-    if not (request.delivery_info or {}).get("redelivered") or not _is_random(request.id):
+    redelivered = (request.delivery_info or {}).get("redelivered")
+    if not (redelivered or request.eta) or not _is_random(request.id):
         return False
     try:
-        return final_state(task.app, request.id, 0) == "SUCCESS"
+        since = 0 if redelivered else int(_moment(request.eta).timestamp() * 1000)
+        return final_state(task.app, request.id, since) == "SUCCESS"
     except Exception:
         logger.debug("No look at the result of %s", request.id, exc_info=True)
         return False
@@ -143,9 +146,9 @@ def _is_random(task_id: str) -> bool:
 
 
 def _seconds_until(when: Any) -> float | None:
-    if not when:
-        return None
-    moment: Any = maybe_iso8601(when)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return float((moment - datetime.now(timezone.utc)).total_seconds())
+    return (_moment(when) - datetime.now(timezone.utc)).total_seconds() if when else None
+
+
+def _moment(when: Any) -> datetime:
+    moment = cast(datetime, maybe_iso8601(when))
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

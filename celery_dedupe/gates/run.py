@@ -114,7 +114,8 @@ class RunGate:
             ticket,
             request.hostname or "",
             interrupts.of_this_thread,
-            ended_well=messages.succeeded_before(task, request),
+            # A task that publishes itself under its own id, other than by a retry, has an older success.
+            ended_well=ticket.generation <= call.retries and messages.succeeded_before(task, request),
         )
 
     def _seam(self, original: Any) -> Any:

@@ -223,7 +223,7 @@ def test_a_real_result_is_final_by_the_workers_own_clock(local_app):
 
 
 def redelivered(task_id: str, yes: bool = True) -> Any:
-    return SimpleNamespace(id=task_id, delivery_info={"redelivered": yes})
+    return SimpleNamespace(id=task_id, eta=None, delivery_info={"redelivered": yes})
 
 
 def test_a_redelivered_message_of_a_task_that_succeeded_is_known(local_app):
@@ -234,7 +234,18 @@ def test_a_redelivered_message_of_a_task_that_succeeded_is_known(local_app):
     a.run_next()
     assert messages.succeeded_before(t, redelivered(result.id))
     assert not messages.succeeded_before(t, redelivered(result.id, False))
-    assert not messages.succeeded_before(t, SimpleNamespace(id=result.id, delivery_info=None))
+    assert not messages.succeeded_before(t, SimpleNamespace(id=result.id, eta=None, delivery_info=None))
+
+
+@pytest.mark.parametrize(("eta", "known"), [("2020-01-01T00:00:00Z", True), ("2120-01-01T00:00:00Z", False)])
+def test_a_message_with_an_eta_may_be_a_copy_of_a_success_after_it(local_app, eta, known):
+    """An older success is that of a task which was published again under its own id."""
+    a = local_app()
+    t = a.task()
+    result = t.delay(1)
+    a.run_next()
+    request = SimpleNamespace(id=result.id, eta=eta, delivery_info={"redelivered": False})
+    assert messages.succeeded_before(t, request) is known
 
 
 @pytest.mark.parametrize(
