@@ -5,7 +5,9 @@
 | signal | sent by | meaning |
 |---|---|---|
 | ``task_revoked`` | the parent | revoked or expired before its start; or terminated |
+| ``heartbeat_sent`` | the parent | every 2 s; by then it may know of a revocation |
 | ``task_failure`` | the parent | child lost (``WorkerLostError``), hard time limit (Celery 5.7) |
+| ``task_retry`` | the parent | cancelled by a cold shutdown or a lost connection to the broker |
 | ``task_internal_error`` | the child | the tracer itself failed |
 | ``task_unknown``, ``task_rejected`` | the parent | not registered, not decodable |
 """
@@ -15,10 +17,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.app.task import Task
+from celery.utils.functional import maybe_list
+from celery.worker import state as worker_state
 from celery.worker.request import Request
 
 from celery_dedupe import messages
@@ -37,6 +41,7 @@ class Endings:
         self._desk = desk
         # task_failure carries no request, and Celery forgets its own before it sends the signal.
         self._received: WeakValueDictionary[str, Request] = WeakValueDictionary()
+        self._revoked: WeakSet[Request] = WeakSet()
 
     def task_received(self, request: Request, **_: Any) -> None:
         """Remember the request of a task that may hold locks, for as long as the worker itself does."""
@@ -47,11 +52,30 @@ class Endings:
         """It will not run. Slots go only if it was terminated: another worker may run a copy of it."""
         self._give_back(sender.name, request.id, messages.headers_of(request), request, running=terminated)
 
+    def heartbeat_sent(self, **_: Any) -> None:
+        """Give back what revoked messages hold whose time has not come: only then ``task_revoked`` is sent.
+
+        With ``--without-heartbeat`` such a claim lives until then.
+        """
+        for request in list(self._received.values()):
+            if request not in self._revoked and _is_revoked(request):
+                self._revoked.add(request)
+                if request not in worker_state.active_requests:
+                    self._give_back(request.name, request.id, request.request_dict, request, running=False)
+
     def task_failure(self, sender: Task[Any, Any], task_id: str, exception: BaseException, **_: Any) -> None:
         """Its process was killed; an ordinary failure is ended by ``task_postrun`` where it ran."""
         request = self._received.get(task_id)
         if request is not None and isinstance(exception, KILLED) and current_run() is None:
             self._give_back(sender.name, task_id, request.request_dict, request, running=True)
+
+    def task_retry(self, sender: Task[Any, Any], request: Any, reason: object = None, **_: Any) -> None:
+        """Its process was killed as the worker shut down, if no reason is given: a real retry has one.
+
+        Acknowledged late, its message comes back. Acknowledged early, it is gone, whatever its state says.
+        """
+        if reason is None and not sender.acks_late:
+            self._give_back(sender.name, request.id, messages.headers_of(request), request, running=True)
 
     def task_internal_error(self, sender: Task[Any, Any], task_id: str, request: Any, **_: Any) -> None:
         """The tracer failed after ``task_postrun``: nothing will come back for a claim kept in the queue."""
@@ -82,3 +106,16 @@ class Endings:
             self._desk.guard.withdraw(keys, task_id, running=running)
         except Exception:
             logger.exception("%s[%s]: its claim was not given back and will run out by itself", task, task_id)
+
+
+def _is_revoked(request: Any) -> bool:
+    """What Celery asks of it when its time has come."""
+    if request.id in worker_state.revoked:
+        return True
+    stamps = worker_state.revoked_stamps
+    return any(
+        stamp in maybe_list(stamps[name])
+        for name in request.stamped_headers
+        if name in stamps
+        for stamp in maybe_list(request.stamps[name])
+    )

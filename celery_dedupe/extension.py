@@ -187,7 +187,9 @@ class Dedupe:
             (celery_signals.task_prerun, run.task_prerun),
             (celery_signals.task_postrun, run.task_postrun),
             (celery_signals.task_revoked, endings.task_revoked),
+            (celery_signals.heartbeat_sent, endings.heartbeat_sent),
             (celery_signals.task_failure, endings.task_failure),
+            (celery_signals.task_retry, endings.task_retry),
             (celery_signals.task_internal_error, endings.task_internal_error),
             (celery_signals.task_unknown, endings.task_unknown),
             (celery_signals.task_rejected, endings.task_rejected),
@@ -199,8 +201,9 @@ class Dedupe:
     def _connect(self, signal: Any, handler: Callable[..., None]) -> None:
         def receive(sender: Any = None, **named: Any) -> None:
             # Signals are global. Senders are tasks, consumers and workers, each of which has its app;
-            # before_task_publish sends a task's name, and its gate knows its own publishes.
-            if isinstance(sender, str) or sender.app is self.app:
+            # before_task_publish sends a task's name, and its gate knows its own publishes. A heart has none.
+            sender_app = getattr(getattr(sender, "eventer", sender), "app", None)
+            if isinstance(sender, str) or sender_app is self.app:
                 handler(sender=sender, **named)
 
         uid = self._uid(handler.__name__)
