@@ -55,12 +55,29 @@ FAMILIES = [
 RULES = {f"{family.name}.*": family.rule for family in FAMILIES}
 
 
+RAN, REVOKED, FAILED = "ran", "revoked", "failed"
+
+
+def fate(family: Family) -> str:
+    """What becomes of a message that others wait for, whose key another task holds until it ends well."""
+    dropped = family.in_workflow == "drop"
+    if not family.runs:
+        return REVOKED if dropped else RAN
+    if family.lock in ("until_finished", "once") and dropped:
+        return REVOKED  # At its publish, whatever a start would say.
+    if family.on_conflict == "raise":
+        return FAILED
+    if family.lock == "once" or (family.on_conflict == "skip" and dropped):
+        return REVOKED
+    return RAN
+
+
 def define_families(under_test: AppUnderTest) -> None:
     """For ``make_app(setup=...)``: registers ``FAMILY.TASK`` for all, and notes what the extension tells."""
     for family in FAMILIES:
         named = _Named(under_test.app, family.name)
         define_tasks(named, under_test.ledger)  # type: ignore[arg-type]
-        _define_holder(named, under_test.ledger)
+        _define_more(named, under_test.ledger)
     note_events(under_test)
 
 
@@ -86,13 +103,51 @@ def tasks_of(under_test: AppUnderTest, family: Family) -> SimpleNamespace:
     )
 
 
-def _define_holder(app: Any, ledger: Ledger) -> None:
+def _define_more(app: Any, ledger: Ledger) -> None:
     @app.task(bind=True, shared=False, name="jobs.holds")
-    def holds(self: Task, key: str) -> str:
-        """Runs until the test opens the gate, and looks less often than ``held``, for a hundred do at once."""
+    def holds(self: Task, key: str, ends: str = "well") -> str:
+        """Runs until the test opens the gate. Looks less often than ``held``, for a hundred do at once."""
         with ledger.run(self.name, key, self.request.id):
             ledger.wait_gate("gate", timeout=90, interval=0.25)
+            if ends == "badly":
+                raise ValueError(key)
             return key
+
+    @app.task(bind=True, shared=False, name="jobs.turns")
+    def turns(self: Task, key: str, left: list[str]) -> str:
+        """Replaces itself (``"replace"``) or retries (``"retry"``) under the same key until none is left."""
+        with ledger.run(self.name, key, self.request.id, self.request.retries):
+            if not left:
+                return key
+            if left[0] == "retry":
+                raise self.retry(args=(key, left[1:]), kwargs={}, countdown=0)
+            raise self.replace(self.s(key, left[1:]))
+
+
+def release(app: Any) -> None:
+    """Lets every holder end."""
+    app.ledger.open_gate("gate")
+    if not app.env["DEDUPE_BROKER"].startswith("amqp"):
+        take_idle(app)
+
+
+def take_idle(app: Any) -> None:
+    """The worker takes from the queue that was left alone."""
+    app.app.control.add_consumer(f"{app.queue}-idle", reply=True, limit=1)
+
+
+def claims_left(app: Any) -> list[str]:
+    """Records in which anything is queued or running. What ``until_expired`` claims outlives its task."""
+    return [
+        f"{key}: {record}"
+        for key, record in app.dedupe.guard.store.scan("dedupe:*")
+        if (record.queued and "until_expired" not in key) or record.running
+    ]
+
+
+def in_letters(value: Any) -> Any:
+    """A result with the last part of each key only."""
+    return [in_letters(item) for item in value] if isinstance(value, list) else value.rpartition(":")[2]
 
 
 class _Named:

@@ -13,7 +13,19 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
 
 from celery_dedupe import DuplicateTask
-from tests.apps.families import FAMILIES, RULES, Family, define_families, tasks_of
+from tests.apps.families import (
+    FAMILIES,
+    RAN,
+    REVOKED,
+    RULES,
+    Family,
+    claims_left,
+    define_families,
+    fate,
+    in_letters,
+    release,
+    tasks_of,
+)
 from tests.harness.waiting import wait_until
 
 pytestmark = [
@@ -21,22 +33,6 @@ pytestmark = [
     # Celery's Redis backend stores results by a command that redis-py 8 calls deprecated.
     pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
 ]
-
-RAN, REVOKED, FAILED = "ran", "revoked", "failed"
-
-
-def fate(family: Family) -> str:
-    """What becomes of a message that others wait for, whose key another task holds until it ends well."""
-    dropped = family.in_workflow == "drop"
-    if not family.runs:
-        return REVOKED if dropped else RAN
-    if family.lock in ("until_finished", "once") and dropped:
-        return REVOKED  # At its publish, whatever a start would say.
-    if family.on_conflict == "raise":
-        return FAILED
-    if family.lock == "once" or (family.on_conflict == "skip" and dropped):
-        return REVOKED
-    return RAN
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,7 @@ class Workflow:
         return f"{self.place}:{letter}"
 
     def hold(self) -> None:
-        """The key is taken now, by a run or by a message in a queue from which nobody takes before release()."""
+        """The key is taken until ``release``, by a run or by a message in a queue that nobody takes from."""
         if self.family.runs:
             self._tasks.holds.delay(self.held)
         else:
@@ -213,45 +209,43 @@ class Workflow:
             assert ledger.overlaps(self.held) == []
 
 
-def in_letters(value: Any) -> Any:
-    """A result with the last part of each key only."""
-    return [in_letters(item) for item in value] if isinstance(value, list) else value.rpartition(":")[2]
-
-
-def release(app: Any) -> None:
-    """Lets every holder end."""
-    app.ledger.open_gate("gate")
-    app.app.control.add_consumer(f"{app.queue}-idle", reply=True, limit=1)
-
-
-def claims_left(app: Any) -> list[str]:
-    """Records in which anything is queued or running. What ``until_expired`` claims outlives its task."""
-    return [
-        f"{key}: {record}"
-        for key, record in app.dedupe.guard.store.scan("dedupe:*")
-        if (record.queued and "until_expired" not in key) or record.running
-    ]
-
-
 @pytest.mark.parametrize("kind", SHAPES_OF)
-def test_a_duplicate_in_a_workflow(make_app, workers, ledger, kind):
+def test_a_duplicate_in_a_workflow(make_app, workers, kind):
     app = make_app(RULES, setup=define_families)
-    workflows = [Workflow(app, family, name) for name in SHAPES_OF[kind] for family in FAMILIES]
-    workers(app, pool="threads", concurrency=len(workflows))
+    play([Workflow(app, family, name) for name in SHAPES_OF[kind] for family in FAMILIES], app, workers)
+
+
+@pytest.mark.services
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["groups and chords", "nested"])
+def test_a_duplicate_in_a_workflow_on_rabbitmq_and_a_database(
+    make_app, workers, rabbitmq_url, postgres_url, kind
+):
+    """Here a chord's body is published by a task that polls, since a database cannot count."""
+    app = make_app(RULES, setup=define_families, broker=rabbitmq_url, backend=f"db+{postgres_url}")
+    families = [family for family in FAMILIES if family.lock in ("until_finished", "once")]
+    play([Workflow(app, family, name) for name in SHAPES_OF[kind] for family in families], app, workers)
+
+
+def play(workflows: list[Workflow], app: Any, workers: Any) -> None:
+    """All at once, on one worker."""
+    workers(app, pool="threads", concurrency=len(workflows) + 16)
     for workflow in workflows:
         workflow.hold()
-    ledger.wait_for(sum(workflow.family.runs for workflow in workflows), ended=False)
+    app.ledger.wait_for(sum(workflow.family.runs for workflow in workflows), ended=False)
 
     for workflow in workflows:
         workflow.send()
-    wait_until(lambda: met(ledger).total() == len(workflows), 45, lambda: f"{met(ledger)}", 0.2)
+    wait_until(
+        lambda: met(app.ledger).total() == len(workflows), 45, lambda: f"{met(app.ledger)}", interval=0.2
+    )
     release(app)
 
     for workflow in workflows:
         workflow.check_result()
     wait_until(lambda: not claims_left(app), 10, lambda: "\n".join(claims_left(app)))
     for workflow in workflows:
-        workflow.check_runs(ledger)
+        workflow.check_runs(app.ledger)
 
 
 def met(ledger: Any) -> Counter[str]:
