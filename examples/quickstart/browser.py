@@ -9,8 +9,11 @@ An order is a line of JSON, and so is the answer:
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from legacy.app import app
@@ -33,6 +36,13 @@ def call(task: str, args: list[Any], results: list[Any]) -> dict[str, Any]:
     }
 
 
+def listen(orders: SimpleQueue[Any]) -> None:
+    """Take orders, and end this program with the last one, whatever it waits for: its server may be gone."""
+    for line in sys.stdin:
+        orders.put(json.loads(line))
+    os._exit(0)
+
+
 def main() -> None:
     app.loader.import_default_modules()
     # A program that has been up for a while: its first call is as fast as the next ones.
@@ -40,9 +50,11 @@ def main() -> None:
         producer.connection.ensure_connection()
     app.backend.client.ping()
     print(json.dumps("ready"), flush=True)
+    orders: SimpleQueue[Any] = SimpleQueue()
+    Thread(target=listen, args=[orders], daemon=True).start()
     results: list[Any] = []
-    for line in sys.stdin:
-        order = json.loads(line)
+    while True:
+        order = orders.get()
         if "collect" in order:
             answer = [result.get(timeout=order["collect"]) for result in results]
         else:
