@@ -474,7 +474,7 @@ def test_what_a_person_sees_of_a_duplicate(stage, ledger, key, caplog):
     events = []
 
     @signals.publish_dropped.connect_via(stage.app.app)
-    def note(app, event):
+    def keep(app, event):
         events.append(event)
 
     held = variant(stage.app, "until_finished").held
