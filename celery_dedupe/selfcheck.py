@@ -64,7 +64,6 @@ def _has_seam(task: Any) -> bool:
 
 
 def _visibility_timeout(app: Any) -> float | None:
-    scheme = (app.conf.broker_url or "").partition(":")[0]
-    default = REDELIVERS_AFTER.get(scheme)
-    options = app.conf.broker_transport_options or {}
-    return None if default is None else float(options.get("visibility_timeout", default))
+    broker = app.connection_for_read()  # It connects to nothing; broker_url may be a list, or not be read from.
+    default = REDELIVERS_AFTER.get(broker.transport_cls.lower())
+    return None if default is None else float(broker.transport_options.get("visibility_timeout", default))
