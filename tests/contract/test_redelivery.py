@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_dedupe.core.asks import Attempt, Begun, Caller, FinishAsk, Over, Redelivered
+from celery_dedupe.core.asks import Attempt, Begun, Caller, FinishAsk, LeaseAsk, Over, Redelivered
 from celery_dedupe.store.protocol import Store
 from tests.contract.asks import (
     MINUTE,
@@ -39,6 +39,19 @@ class TestRedelivery:
         (run,) = store.read(keys()).running
         assert run.token == "tok2"
         assert run.fence > fence
+
+    def test_the_run_that_was_taken_over_from_frees_nothing_when_it_ends(
+        self, store: Store, keys: Keys
+    ) -> None:
+        begun(store, Attempt("t1", "tok1", "n"), slot(keys(), lease=SHORT))
+        copy = Attempt("t1", "tok2", "n")
+        wait_until(lambda: isinstance(store.begin([slot(keys())], copy), Begun), 5)
+        before = store.read(keys())
+        for outcome in ("free", "done", "queued"):
+            finish = FinishAsk(keys(), "tok1", outcome, MINUTE)
+            assert store.finish([finish], Attempt("t1", "tok1", "n"), well=True) == [False]
+            assert store.read(keys()) == before
+        assert store.renew([LeaseAsk(keys(), "tok1", MINUTE)]) == [False]
 
     def test_a_waiting_copy_learns_that_the_first_one_ended_well(self, store: Store, keys: Keys) -> None:
         begun(store, Attempt("t1", "tok1", "n"), slot(keys()))
