@@ -64,6 +64,7 @@ def _has_seam(task: Any) -> bool:
 
 
 def _visibility_timeout(app: Any) -> float | None:
-    broker = app.connection_for_read()  # It connects to nothing; broker_url may be a list, or not be read from.
+    # It connects to nothing. broker_url may be a list, or not the one that is read from.
+    broker = app.connection_for_read()
     default = REDELIVERS_AFTER.get(broker.transport_cls.lower())
     return None if default is None else float(broker.transport_options.get("visibility_timeout", default))
