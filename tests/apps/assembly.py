@@ -64,7 +64,9 @@ class AppUnderTest:
             self._remove_queues()
         backend = self.app.backend
         if hasattr(backend, "result_consumer"):
-            backend.result_consumer.stop()
+            # That of rpc:// cannot be stopped unless it has been started.
+            if getattr(backend.result_consumer, "_connection", self) is not None:
+                backend.result_consumer.stop()
             # A result that outlives its app, in a traceback for one, has nothing left to unsubscribe from.
             backend.on_result_fulfilled = lambda result: None
         if hasattr(backend, "client"):
