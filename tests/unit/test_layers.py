@@ -57,9 +57,11 @@ def in_room(room: str) -> list[str]:
 ALLOWED = {
     "redis": ["store.redis*"],
     "blinker": ["signals"],
-    "celery": ["extension", "gates.*", "messages", "endings", "selfcheck"],
+    "celery": ["extension", "gates.*", "messages", "endings", "selfcheck", "apps"],
     "billiard": ["endings", "interrupts"],
     "kombu": ["core.canonical"],
+    "django": ["apps", "django.*"],
+    "sqlalchemy": ["effects"],
 }
 
 
@@ -119,6 +121,9 @@ def test_the_core_takes_only_json_from_kombu(module):
         ("guard", ["core", "errors", "heartbeat", "signals", "store"]),
         ("gates", ["core", "errors", "gates", "guard", "heartbeat", "interrupts", "messages"]),
         ("endings", ["core", "gates", "messages"]),
+        ("effects", ["core", "errors"]),
+        ("django", ["core", "django", "errors"]),
+        ("apps", ["errors", "extension"]),
     ],
 )
 def test_a_room_knows_only_what_is_below_it(room, may_import):
