@@ -201,16 +201,19 @@ class Guard:
         # What outlives the lease is worth more tries: the mark of work done, a claim that was never ended.
         within = lives if all(ask.outcome in ("free", "queued") for ask in late) else RELEASED_WITHIN
         self._release(
-            lambda: self._give_up(run, ending, asks), within, lambda: self._give_up(run, ending, late)
+            lambda: self._give_up(run, ending, asks),
+            within,
+            lambda: self._give_up(run, ending, late, late=True),
         )
         keys = tuple(ask.key for ask in asks)
         self._tell(signals.lock_released, signals.LockReleased(run.call.task, run.call.task_id, keys, ending))
 
-    def _give_up(self, run: Run, ending: Ending, asks: Sequence[FinishAsk]) -> None:
+    def _give_up(self, run: Run, ending: Ending, asks: Sequence[FinishAsk], *, late: bool = False) -> None:
         attempt = replace(run.attempt, retries=run.attempt.retries + (ending == "retried"))
         found = self.store.finish(asks, attempt, well=ending in ("succeeded", "ignored"))
         for ask, mine in zip(asks, found, strict=True):
-            if not mine:
+            # Late, a slot that is gone may be the one that the first try has freed, its answer lost.
+            if not (mine or late):
                 logger.warning(
                     "%s[%s] ended (%s) after it lost its lease on %s: another run may have overlapped it",
                     run.call.task, run.call.task_id, ending, ask.key,
