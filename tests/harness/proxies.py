@@ -17,7 +17,10 @@ class Proxy:
 
     Attributes:
         url: the server's URL, by way of the proxy.
+        heard: how often clients have connected or said something so far.
     """
+
+    heard = 0
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -89,6 +92,7 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = listener.accept()
+                self.heard += 1
                 try:
                     server = socket.create_connection(self._target)
                 except OSError:
@@ -102,6 +106,7 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                self.heard += source.getsockname()[1] == self._port
                 self._flowing.wait()
                 sink.sendall(data)
         with self._lock:
