@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from celery import Task, chain, group
+from celery import Task, chain, chord, group
 from celery import signals as celery_signals
 from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import OperationalError
@@ -250,22 +250,37 @@ def test_on_conflict_raise_ends_in_failure_and_is_not_retried(local_app, autoret
     assert (caught.value.task_id, caught.value.state) == ("holder", "running")
 
 
-def test_a_run_that_waits_is_sent_again_as_it_was(local_app):
-    a = local_app({"t": {"lock": "queue_and_run", "key": []}})
-    t, after = a.task(), a.task(name="after")
+ALIKE = ("id", "task", "retries", "root_id", "group", "expires", "timelimit", "ignore_result", "shadow")
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda t, end: t.apply_async((1,)),
+        lambda t, end: chain(t.s(1), end.s()).apply_async(),
+        lambda t, end: chord([t.s(1)], end.s()).apply_async(),
+        lambda t, end: t.apply_async((1,), link=end.s(), link_error=end.si()),
+        lambda t, end: t.apply_async((1,), {}, retries=2, expires=9000, time_limit=60, soft_time_limit=50),
+        lambda t, end: t.apply_async((1,), headers={"x": "y"}, priority=3, ignore_result=True, shadow="s"),
+    ],
+    ids=["plain", "chain", "chord", "callbacks", "limits", "headers"],
+)
+def test_a_run_that_waits_is_sent_again_as_it_was(local_app, send):
+    a = local_app({"t": "queue_and_run"})
+    t, end = a.task(), a.task(name="end")
     hold(a, t)
-    chain(t.s(1).set(headers={"x": "y"}, priority=3, expires=9000), after.s()).apply_async()
+    send(t, end)
     (before,) = a.messages()
     a.start(before)
     assert a.ran == []
     (again,) = a.messages()
-    for name in ("id", "task", "retries", "root_id", "group", "expires", "x"):
+    for name in (*ALIKE, *(["x"] if "x" in before.headers else [])):
         assert again.headers[name] == before.headers[name], name
     assert again.payload == before.payload
     assert again.properties["priority"] == before.properties["priority"]
     assert again.headers["eta"] is not None
     sent, came = from_headers(before.headers), from_headers(again.headers)
-    assert (came.keys, came.nonce, came.workflow, came.waits) == (sent.keys, sent.nonce, True, 1)
+    assert (came.keys, came.nonce, came.workflow, came.waits) == (sent.keys, sent.nonce, sent.workflow, 1)
     assert a.app.AsyncResult(before.headers["id"]).state == "PENDING"
     (event,) = a.told(RunRefused)
     assert (event.decision, 0.3 < event.delay < 0.7) == ("wait", True)
