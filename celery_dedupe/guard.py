@@ -210,7 +210,7 @@ class Guard:
 
     def _give_up(self, run: Run, ending: Ending, asks: Sequence[FinishAsk], *, late: bool = False) -> None:
         attempt = replace(run.attempt, retries=run.attempt.retries + (ending == "retried"))
-        found = self.store.finish(asks, attempt, well=ending in ("succeeded", "ignored"))
+        found = self.store.finish(asks, attempt, well=ending in ("succeeded", "ignored", "retried"))
         for ask, mine in zip(asks, found, strict=True):
             # Late, a slot that is gone may be the one that the first try has freed, its answer lost.
             if not (mine or late):

@@ -196,7 +196,8 @@ def finish_ask(policy: Policy, key: str, token: str, ending: Ending, retry_in: f
         "requeued": policy.queue_ttl,
         "unknown": policy.lease,
     }
-    if traits.claims and ending in comes_back:
+    # A lock that claims nothing keeps its retry's count, too: a late copy of this attempt is known by it.
+    if ending == "retried" or (traits.claims and ending in comes_back):
         return FinishAsk(key, token, "queued", _ms(comes_back[ending]))
     if traits.remembers and ending == "succeeded":
         return FinishAsk(key, token, "done", 0 if policy.keep is None else _ms(policy.keep))
