@@ -16,6 +16,7 @@ from celery_dedupe import Dedupe, duplicate_of, signals
 from celery_dedupe.core.locks import LOCKS
 from tests.apps.stage import define_variants, on_stage, variant
 from tests.conftest import WORKERS
+from tests.harness.commands import count_commands
 from tests.harness.servers import BROKER, STORE
 from tests.harness.waiting import remains_true, wait_until
 
@@ -466,6 +467,26 @@ def test_how_a_task_is_wrapped_does_not_change_its_keys(stage, ledger, key, name
     assert {duplicate_of(result).task_id for result in results} == {first.id}
     ledger.open_gate(key)
     first.get(timeout=20)
+
+
+def test_whoever_comes_and_goes_frees_nothing_and_scans_nothing(stage, ledger, key):
+    """Case 16: who is alive is told by leases alone, not guessed from queues and keys."""
+    held = variant(stage.app, "until_finished").held
+    with count_commands(stage.server) as seen:
+        first = held.delay(key, key)
+        ledger.wait_for(1, key, ended=False)
+        waiting = put_aside(held, f"{key} waiting", key)
+
+        stage.workers(stage.app, concurrency=1).stop()
+
+        assert duplicate_of(held.delay(key, key)).task_id == first.id
+        assert duplicate_of(put_aside(held, f"{key} waiting", key)).task_id == waiting.id
+        ledger.open_gate(key)
+        assert first.get(timeout=20) == key
+
+    asked = set(seen.names(db=STORE))
+    assert {"EVALSHA", "INFO"} <= asked <= {"EVALSHA", "EVAL", "INFO", "TIME", "PING"}
+    assert not {"KEYS", "SCAN", "LRANGE"} & set(seen.names())
 
 
 def test_what_a_person_sees_of_a_duplicate(stage, ledger, key, caplog):
