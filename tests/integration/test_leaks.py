@@ -14,7 +14,7 @@ from tests.apps import tracing
 from tests.harness.servers import BACKEND, BROKER, STORE
 from tests.harness.waiting import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 DROPS = 1000
 CALLS = [
