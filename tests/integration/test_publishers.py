@@ -44,6 +44,7 @@ RULES = {
     },
     "brief.*": {"lock": "until_finished", "key": ["key"], "queue_ttl": "1s"},
     "signed.*": {"lock": "until_finished", "scope": "signed"},
+    "purged.*": {"lock": "until_finished", "key": ["key"]},
     "every.*": {"lock": "until_finished", "key": ["key"], "on_duplicate": "existing"},
     "silent.*": {"lock": "until_finished", "key": ["key"], "on_duplicate": "none"},
 }
@@ -77,7 +78,7 @@ def wrapped_as_sentry_does(function):
 
 def define(under_test):
     app, ledger = under_test.app, under_test.ledger
-    define_variants(under_test, [*LOCKS, "brief", "every", "silent"])
+    define_variants(under_test, [*LOCKS, "brief", "every", "silent", "purged"])
     note_all(under_test)
 
     def plain(key, value=None):
@@ -467,6 +468,31 @@ def test_how_a_task_is_wrapped_does_not_change_its_keys(stage, ledger, key, name
     assert {duplicate_of(result).task_id for result in results} == {first.id}
     ledger.open_gate(key)
     first.get(timeout=20)
+
+
+def test_what_a_purge_left_claimed_is_freed_in_bulk(stage, ledger, key):
+    """Case 7: by the task's glob, and what runs keeps its lock."""
+    tasks = variant(stage.app, "purged")
+    running = tasks.held.delay(key, key)
+    ledger.wait_for(1, key, ended=False)
+    queue = f"purged {key}"
+    for number in range(300):
+        tasks.quick.apply_async((f"{key} {number}",), queue=queue)
+    other = put_aside(variant(stage.app, "until_finished").quick, key)
+    with stage.app.app.connection_for_write() as connection:
+        assert connection.default_channel.queue_purge(queue) == 300
+    assert duplicate_of(tasks.quick.delay(f"{key} 0")) is not None
+
+    store = stage.app.dedupe.guard.store
+    freed = store.evict([name for name, _ in store.scan("dedupe:purged*")])
+
+    assert freed == 300
+    results = [tasks.quick.delay(f"{key} {number}") for number in (0, 7, 299)]
+    assert [duplicate_of(result) for result in results] == [None] * 3
+    assert duplicate_of(tasks.held.delay(key, key)).task_id == running.id
+    assert duplicate_of(put_aside(variant(stage.app, "until_finished").quick, key)).task_id == other.id
+    ledger.open_gate(key)
+    assert running.get(timeout=20) == key
 
 
 def test_whoever_comes_and_goes_frees_nothing_and_scans_nothing(stage, ledger, key):
