@@ -56,7 +56,7 @@ FREED, QUEUED, DONE = NOTHING, {**NOTHING, "queued": ["id"]}, {**NOTHING, "done"
 ENDS = [
     ("while_running", returns, FREED),
     ("while_running", fails, FREED),
-    ("while_running", retries, FREED),
+    ("while_running", retries, QUEUED),  # blocks nobody; it keeps the count by which a late copy is known
     ("until_started", returns, FREED),
     ("until_started", retries, QUEUED),
     ("queue_and_run", returns, FREED),
