@@ -81,22 +81,42 @@ def headers_of(request: Context) -> Mapping[str, Any]:
     return {**(request.headers or {}), **vars(request)}
 
 
-def sent_again(task: Task[Any, Any], request: Any, headers: Mapping[str, Any], countdown: float) -> None:
+def sent_again(
+    task: Task[Any, Any], request: Any, headers: Mapping[str, Any], countdown: float, serializer: str
+) -> None:
     """Send a running task's message again, to start in ``countdown`` seconds.
 
     Id, arguments, retries, chain, chord, callbacks, errbacks, group, stamps, limits, expiry, queue and
-    priority stay as they were: this is what ``Task.retry`` does, but for the count.
+    priority stay as they were: this is what ``Task.retry`` does, but for the count. ``serializer`` is its
+    ticket's.
     """
+    # What signature_from_request leaves out, some of it before Celery 5.7 only. A repr that was given to hide
+    # a secret goes on hiding it.
+    left_out = ("argsrepr", "kwargsrepr", "compression", "ignore_result")
+    kept = {name: request.__dict__.get(name) for name in left_out}
     options: dict[str, Any] = {
+        **{name: value for name, value in kept.items() if value is not None},
         "countdown": countdown,
         "retries": request.retries,
         "headers": {**(request.headers or {}), **headers},
         "add_to_parent": False,
     }
-    if "ignore_result" in request.__dict__:
-        # Celery before 5.7 does not carry the caller's choice through signature_from_request.
-        options["ignore_result"] = request.ignore_result
+    if serializer:
+        options["serializer"] = serializer
+    if exchange := (request.delivery_info or {}).get("exchange"):
+        # A forked child has declared nothing yet, and kombu's own transports drop what they cannot route.
+        queues = task.app.amqp.queues.values()
+        options["declare"] = [queue for queue in queues if queue.exchange.name == exchange]
     task.signature_from_request(request, **options).apply_async()
+
+
+def serializer_of(app: Any, task: str, options: Mapping[str, Any]) -> str:
+    """The serializer of a call that is about to be published; ``""`` for JSON."""
+    registered = app._tasks.get(task)
+    found: str = (
+        options.get("serializer") or getattr(registered, "serializer", None) or app.conf.task_serializer
+    )
+    return "" if found == "json" else found
 
 
 def final_state(app: Celery, task_id: str, since: int) -> str | None:

@@ -25,6 +25,7 @@ class Ticket:
         workflow: other tasks wait for this very message (chain, chord, group, callback).
         waits: how often the message has come back from a conflict at its start.
         waited: seconds it has waited for that in all, by its own delays: no clocks are compared.
+        serializer: of the message, to send it again with the same one; empty for JSON.
     """
 
     keys: tuple[str, ...] = ()
@@ -35,6 +36,7 @@ class Ticket:
     workflow: bool = False
     waits: int = 0
     waited: float = 0.0
+    serializer: str = ""
 
     def to_header(self) -> dict[str, Any]:
         """The header's value: plain JSON, without what has its default."""
@@ -49,6 +51,8 @@ class Ticket:
             header["f"] = 1
         if self.waits:
             header["w"] = [self.waits, self.waited]
+        if self.serializer:
+            header["z"] = self.serializer
         return header
 
 
@@ -69,13 +73,14 @@ def from_headers(headers: Mapping[str, Any] | None) -> Ticket | None:
         workflow=bool(header.get("f")),
         waits=wait[0],
         waited=wait[1],
+        serializer=header.get("z", ""),
     )
     return ticket if _sound(ticket) else None
 
 
 def _sound(ticket: Ticket) -> bool:
     # Anybody may write a header of this name, and what a worker raises over it would cost the task its locks.
-    texts: tuple[object, ...] = (*ticket.keys, ticket.nonce, ticket.successor_of)
+    texts: tuple[object, ...] = (*ticket.keys, ticket.nonce, ticket.successor_of, ticket.serializer)
     counts: tuple[object, ...] = (ticket.generation, ticket.waits)
     waited: object = ticket.waited
     return (

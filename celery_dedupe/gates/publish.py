@@ -38,6 +38,7 @@ class _Publishing:
     override: Any = None
     promised: bool = False
     attended: bool = True
+    serializer: str = ""
     retry_of: Run | None = None
     task_id: str = ""
     claimed: tuple[str, ...] = ()
@@ -56,12 +57,12 @@ class _Dropped(BaseException):
 
 
 _publishing: ContextVar[_Publishing | None] = ContextVar("celery_dedupe_publishing", default=None)
-_passing: ContextVar[bool] = ContextVar("celery_dedupe_passing", default=False)
+_passing: ContextVar[Context | None] = ContextVar("celery_dedupe_passing", default=None)
 
 
-def pass_through(publish: Any) -> None:
-    """Call ``publish`` so that its message goes out as it is, ticket and all."""
-    token = _passing.set(True)
+def pass_through(request: Context, publish: Any) -> None:
+    """Call ``publish`` so that the message of ``request`` goes out again as it is, ticket and all."""
+    token = _passing.set(request)
     try:
         publish()
     finally:
@@ -87,7 +88,9 @@ class PublishGate:
 
     def send_task(self, name: str, *args: Any, dedupe: Any = None, **options: Any) -> Any:
         """``Celery.send_task`` with one more option, the call's own ``dedupe``."""
-        publishing = None if _passing.get() else self._publishing(name, dedupe, options)
+        again = _passing.get()
+        passes = again is not None and again.id == options.get("task_id")
+        publishing = None if passes else self._publishing(name, dedupe, options)
         # Set even to None: this may be a publish from within a receiver of another publish.
         token = _publishing.set(publishing)
         try:
@@ -107,7 +110,10 @@ class PublishGate:
 
     def before_task_publish(self, sender: str, body: Any, headers: dict[str, Any], **_: Any) -> None:
         """Receiver: claim the call and write its ticket into ``headers``, or leave by ``_Dropped``."""
-        publishing = _publishing.get()
+        publishing, again = _publishing.get(), _passing.get()
+        if publishing is None and again is not None and again.id == headers.get("id"):
+            # Celery takes the run that sends it for its parent.
+            headers["parent_id"] = again.parent_id
         if publishing is None or publishing.gate is not self or publishing.task_id:
             return
         try:
@@ -139,7 +145,8 @@ class PublishGate:
             return None
         within = any(options.get(name) for name in ("parent_id", "root_id", "group_id"))
         attended = not within and options.get("add_to_parent", True)
-        return _Publishing(self, policies, override, bool(task_id and within), attended)
+        serializer = messages.serializer_of(self._desk.app, name, options)
+        return _Publishing(self, policies, override, bool(task_id and within), attended, serializer)
 
     def _decide(self, publishing: _Publishing, name: str, body: Any, headers: dict[str, Any]) -> Drop | None:
         desk, policies, run = self._desk, publishing.policies, publishing.retry_of
@@ -163,6 +170,7 @@ class PublishGate:
             portable(publishing.override),
             generation=_generation(call.task_id, headers, inside),
             workflow=publishing.promised,
+            serializer=publishing.serializer,
         )
         ticket = replace(ticket, successor_of=claimed_by(ticket, inside))
         outcome = desk.guard.claim(call, policies, ticket, attended=publishing.attended)

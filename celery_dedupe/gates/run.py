@@ -141,12 +141,16 @@ class RunGate:
         raise Ignore(verdict.reason)
 
     def _send_again(self, task: Task[Any, Any], task_id: str, verdict: Wait) -> None:
-        header = {HEADER: verdict.ticket.to_header()}
+        request, ticket = task.request, verdict.ticket
+        header = {HEADER: ticket.to_header()}
         try:
-            pass_through(lambda: messages.sent_again(task, task.request, header, verdict.delay))
+            pass_through(
+                request,
+                lambda: messages.sent_again(task, request, header, verdict.delay, ticket.serializer),
+            )
         except BaseException:
             # It ends FAILURE with this error: its message may be acknowledged already.
-            self._desk.guard.withdraw(verdict.ticket.keys, task_id)
+            self._desk.guard.withdraw(ticket.keys, task_id)
             raise
 
 

@@ -26,6 +26,7 @@ TICKETS = st.builds(
     workflow=st.booleans(),
     waits=st.integers(0, 1000),
     waited=st.floats(0, 1e9),
+    serializer=st.text(max_size=8),
 )
 
 
@@ -42,7 +43,7 @@ def test_a_ticket_comes_back_from_json_as_it_went(ticket):
 
 def test_what_has_its_default_is_left_out():
     assert Ticket(("k",), "n").to_header() == {"v": VERSION, "k": ["k"], "n": "n"}
-    assert set(Ticket(("k",), "n", False, "id", 1, True, 2, 3.0).to_header()) == set("vknosgfw")
+    assert set(Ticket(("k",), "n", False, "id", 1, True, 2, 3.0, "yaml").to_header()) == set("vknosgfwz")
 
 
 def test_a_call_that_wants_no_lock_says_so_to_the_worker():
@@ -77,6 +78,7 @@ def test_a_header_of_another_version_is_left_alone(version):
         {"w": ["1", 2]},
         {"w": [1, None]},
         {"w": [1, float("nan")]},
+        {"z": 1},
     ],
 )
 def test_a_header_that_somebody_else_wrote_is_no_ticket(wrong):
