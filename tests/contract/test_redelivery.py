@@ -136,12 +136,13 @@ class TestRetries:
         begun(store, Attempt("t1", "tok0", "n0"), slot(keys()))
         finish = FinishAsk(keys(), "tok0", "queued", MINUTE)
         store.finish([finish], Attempt("t1", "tok0", retries=1), well=False)
-        late = Attempt("t1", "late", "n0")
+        begun(store, Attempt("other", "other"), slot(keys()))
+        late = Attempt("t1", "late", "n0", ended=("other",))
         before = store.read(keys())
         assert store.begin([slot(keys())], late) == Over()
         assert store.begin([pass_by(keys())], late) == Over()
         assert store.read(keys()) == before, "it costs the retry nothing"
-        begun(store, Attempt("t1", "tok1", "n1", retries=1), slot(keys()))
+        begun(store, Attempt("t1", "tok1", "n1", retries=1), slot(keys(), limit=5))
         assert store.begin([slot(keys(), limit=5)], late) == Over(), "nor does it run beside the retry"
 
     def test_even_where_another_lock_of_the_list_would_refuse_it(self, store: Store, keys: Keys) -> None:

@@ -188,11 +188,16 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self.model.finish(wanted, attempt, well)
         self.everywhere(lambda store: store.finish(wanted, attempt, well=well), expected)
 
-    @rule(key=keys, who=ids, lease=times, mark=times, remembers=st.booleans())
-    def a_copy_waits(self, key: str, who: str, lease: int, mark: int, remembers: bool) -> None:
-        ask = (key, True, LIMITS[key], lease, 0, mark, remembers)
-        for number in (1, 2):
-            self.begin([ask], Attempt(who, f"{who}/{number}", "n", 2), 1)
+    @rule(key=keys, who=ids, times=st.tuples(times, times), ends=st.integers(0, 2), well=st.booleans())
+    def a_copy_waits_while_the_first_one_runs_and_ends(
+        self, key: str, who: str, times: tuple[int, int], ends: int, well: bool
+    ) -> None:
+        lease, mark = times
+        first, copy = (Attempt(who, f"{who}/{number}", "n", 2) for number in (1, 2))
+        for attempt in (first, copy):
+            self.begin([(key, True, LIMITS[key], lease, 0, mark, False)], attempt, 1)
+        if ends:
+            self._finish([(key, first.token, "free", 0)] * ends, first, well)
 
     @rule(names=lists_of(keys), running=st.booleans())
     def evict(self, names: list[str], running: bool) -> None:
