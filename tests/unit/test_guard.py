@@ -455,7 +455,12 @@ def test_a_run_that_began_without_the_store_gives_its_claim_back_at_its_end(benc
 # Observe
 
 
-@pytest.mark.parametrize("policies", [*LISTS, (QUEUE,), (ONCE,)], ids=names)
+PATIENT = Policy(lock="while_running", on_conflict="wait")
+
+
+@pytest.mark.parametrize(
+    "policies", [*LISTS, (QUEUE,), (ONCE,), (Policy(lock="until_started"), PATIENT)], ids=names
+)
 def test_observe_refuses_nothing_delays_nothing_and_leaves_nothing(bench, policies):
     b, other = bench(*policies, observe=True), bench(RUNNING)
     share(b, other)
