@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import Celery
 from celery import signals as celery_signals
+from celery.local import maybe_evaluate
 from celery.utils.dispatch import Signal
 
 from celery_dedupe import messages, selfcheck
@@ -154,7 +155,7 @@ class Dedupe:
         settings = self.settings
         if settings.mode == "off":
             return ()
-        task = self.app._tasks.get(name)  # Not ``app.tasks``: a publish by name must not finalize the app.
+        task = self._task(name)
         own = getattr(task, "dedupe", None)
         if own is not None:
             where = f"dedupe= of task {name}"
@@ -170,6 +171,17 @@ class Dedupe:
             # Only now: a task that is unknown yet may bring a signature and policies of its own.
             self._policies[name] = policies
         return policies
+
+    def _task(self, name: str) -> Any:
+        """The task of that name; ``None`` if it is unknown here."""
+        app = self.app
+        if name not in app._tasks and app.autofinalize:
+            # Not ``app.tasks``: a publish by name must not finalize the app. A task that the program has
+            # defined and not used yet is pending until then, and has a signature all the same.
+            with app._finalize_mutex:
+                for pending in list(app._pending):
+                    maybe_evaluate(pending)
+        return app._tasks.get(name)
 
     def _state_of(self, task_id: str, since: int) -> str | None:
         try:

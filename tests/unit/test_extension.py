@@ -11,7 +11,7 @@ import pytest
 from celery import Celery, Task, current_app
 from celery import signals as celery_signals
 
-from celery_dedupe import ConfigurationError, Dedupe, StoreUnavailable
+from celery_dedupe import ConfigurationError, Dedupe, StoreUnavailable, duplicate_of
 from celery_dedupe.signals import LockTaken, RanUnprotected
 from celery_dedupe.store.memory import MemoryStore
 from tests.unit.conftest import NOTHING, Consumer
@@ -303,3 +303,16 @@ def test_passwords_show_nowhere(local_app, log):
     told = [str(caught.value), repr(caught.value), log.text, repr(a.events), repr(a.dedupe.settings)]
     assert not [text for text in told if "secret" in text]
     assert len(a.told(RanUnprotected)) == 1
+
+
+def test_a_publish_by_name_of_a_task_that_nobody_has_used_yet_makes_the_same_key(local_app):
+    """Case 33. Celery makes the task when it is first used; its signature is there before."""
+    a = local_app({"t": {"lock": "until_finished", "key": ["value"]}})
+
+    @a.app.task(name="t", shared=False)
+    def task(value: Any = None) -> None:
+        raise AssertionError("nobody runs it")
+
+    a.app.send_task("t", (1,))
+    assert not a.app.finalized
+    assert duplicate_of(task.delay(value=1)) is not None
