@@ -16,7 +16,8 @@ class Caller:
 
     Attributes:
         task_id: of the call that is about to be published.
-        inside: id of the task whose body makes the call, if any: a run does not block its own successor.
+        inside: id of the task whose body makes the call, if any: a run does not block its own successor,
+            which takes over what the run still has in the queue (a claim that lives for its period).
         retries: the retry count in the message.
         ended: tokens of runs that are known to have ended, though their record still says "running".
     """

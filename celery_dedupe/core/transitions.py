@@ -59,6 +59,7 @@ def claim(book: Book, asks: Sequence[ClaimAsk], caller: Caller, now: int) -> tup
         holders = record.holders(ask.blocked_by, ms, but=(caller.task_id, caller.inside))
         if holders:
             return Refused(index, holders), {}
+        record = record.without_queued(caller.inside)
         changes[ask.key] = record.with_queued(Queued(caller.task_id, ms + ask.ttl, caller.over))
     return None, changes
 

@@ -103,6 +103,17 @@ class TestClaim:
         assert store.claim([ask], Caller("next", inside="outer")) is None
         assert holder_ids(store.claim([ask], Caller("third", inside="outer"))) == ["next"]
 
+    def test_a_claim_that_outlives_the_start_of_its_task_goes_over_to_the_successor(
+        self, store: Store, keys: Keys
+    ) -> None:
+        """Or the period of the first would refuse the third of a task that publishes its own next run."""
+        ask = claim(keys(), blocked_by=("queued",), ttl=MINUTE)
+        store.claim([ask], Caller("first"))
+        assert store.claim([ask], Caller("second", inside="first")) is None
+        assert [part.task_id for part in store.read(keys()).queued] == ["second"]
+        assert store.claim([ask], Caller("third", inside="second")) is None
+        assert holder_ids(store.claim([ask], Caller("stranger"))) == ["third"]
+
     def test_what_is_done_blocks_even_its_own_id_and_its_own_run(self, store: Store, keys: Keys) -> None:
         store.finish([FinishAsk(keys(), "", "done", MINUTE)], Attempt("t1", ""), well=True)
         ask = claim(keys(), blocked_by=("done",))

@@ -81,6 +81,7 @@ class Model:
                     holders = self.holders(others)
                     self.parts = before
                     return Refused(place, holders)
+            self.remove(ask.key, "queued", id=caller.inside)
             # A retry is published by the attempt before it, which is not over while it does so.
             self.queue(ask.key, caller.task_id, ask.ttl, max(caller.retries, 1) - 1)
         return None

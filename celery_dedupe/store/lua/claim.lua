@@ -1,4 +1,5 @@
--- Claims every lock for a call about to be published, or none.
+-- Claims every lock for a call about to be published, or none. A claim that the surrounding run still has in the
+-- queue becomes the call's.
 -- KEYS   the locks
 -- ARGV   task id, id of the surrounding run or '-', the count below which attempts are over, tokens known to
 --        have ended (blanks between),
@@ -11,6 +12,7 @@ for i, key in ipairs(KEYS) do
   forget(record, ended)
   local reply = holders({int(i)}, record, states, id, inside)
   if #reply > 1 then return reply end
+  drop(record.q, 1, inside)
   queue(record, id, ttl, over)
 end
 save()
