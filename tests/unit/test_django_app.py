@@ -325,6 +325,7 @@ class ShopConfig(AppConfig):
 class TestDelayOnCommit:
     @pytest.mark.skipif(not ON_COMMIT, reason="it came with Celery 5.4")
     def test_a_rollback_claims_nothing_and_a_commit_claims(self, migrated: Project) -> None:
+        """Case 6."""
         migrated.run(
             """
             from celery.contrib.django.task import DjangoTask
