@@ -220,8 +220,11 @@ class LocalApp:
 
 
 @pytest.fixture
-def local_app() -> Iterator[Callable[..., LocalApp]]:
-    """``local_app(rules, **settings)``: makes one, closed after the test."""
+def local_app(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[..., LocalApp]]:
+    """``local_app(rules, **settings)``: makes one, closed after the test.
+
+    The test fails if a receiver of ours has raised, for Celery logs that and goes on.
+    """
     made: list[LocalApp] = []
 
     def make(*args: Any, **named: Any) -> LocalApp:
@@ -231,6 +234,8 @@ def local_app() -> Iterator[Callable[..., LocalApp]]:
     yield make
     for app in made:
         app.close()
+    swallowed = [record.getMessage() for record in caplog.get_records("call") if "Dedupe." in record.message]
+    assert not [message for message in swallowed if message.startswith("Signal handler")]
 
 
 @pytest.fixture

@@ -341,6 +341,35 @@ def test_a_message_that_is_put_on_the_queue_by_other_means_is_never_dropped(loca
     assert HEADER not in a.sent[1]
 
 
+def test_a_message_that_a_receiver_puts_on_the_queue_by_other_means_is_left_alone(local_app, receiver):
+    a = local_app({"*": "until_finished"})
+    t = a.task()
+
+    def put(sender: str, **_: Any) -> None:
+        if sender == "t":
+            with a.app.producer_or_acquire() as producer:
+                message = a.app.amqp.create_task_message("id", "audit", (1,), {})
+                a.app.amqp.send_task_message(producer, "audit", message)
+
+    receiver(put)
+    t.delay(1)
+    assert [(headers["task"], HEADER in headers) for headers in a.sent] == [("audit", False), ("t", True)]
+
+
+def test_a_router_may_publish_before_we_have_seen_the_call(local_app):
+    a = local_app({"*": "until_finished"})
+    t, audit = a.task(), a.task(name="audit")
+
+    def route(name: str, *_: Any, **__: Any) -> None:
+        if name == "t":
+            audit.delay("t is routed")
+
+    a.app.conf.task_routes = (route,)
+    first = t.delay(1)
+    assert t.delay(1).id == first.id
+    assert [headers["task"] for headers in a.sent] == ["audit", "t"]
+
+
 # What costs nothing
 
 

@@ -250,7 +250,7 @@ def test_on_conflict_raise_ends_in_failure_and_is_not_retried(local_app, autoret
     assert (caught.value.task_id, caught.value.state) == ("holder", "running")
 
 
-ALIKE = ("id", "task", "retries", "root_id", "group", "expires", "timelimit", "ignore_result", "shadow")
+ALIKE = ("id", "task", "retries", "root_id", "parent_id", "group", "expires", "timelimit", "ignore_result")
 
 
 @pytest.mark.parametrize(
@@ -770,14 +770,17 @@ def test_a_store_that_fails_at_the_end_changes_no_outcome_and_is_asked_again(loc
     wait_until(lambda: a.store.held() == NOTHING)
 
 
-def test_a_late_release_holds_no_lock_for_a_retry_that_has_run(local_app):
+@pytest.mark.parametrize("first_end", [retries, requeues])
+def test_a_late_release_holds_no_lock_for_a_second_attempt_that_has_run(local_app, first_end):
     a = local_app({"t": "until_started"})
-    a.task(lambda task, value: task.retry(countdown=0) if not task.request.retries else "ok").delay(1)
+    ends = [first_end, returns]
+    a.task(lambda task, value: ends.pop(0)(task, value)).delay(1)
+    (message,) = a.messages()
     a.store.failing.add("finish")
-    a.run_next()
+    a.start(message)
     a.store.failing.clear()
     a.dedupe.guard.breaker._retry_at = 0.0
-    a.run_next()
+    a.start((a.messages() or [message])[0])
     assert a.ran == [1, 1]
     wait_until(lambda: not a.dedupe.guard.heartbeat._releases)
     assert a.store.held() == NOTHING
