@@ -9,6 +9,7 @@ import pytest
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import signals as celery_signals
+from celery.exceptions import Reject
 from celery.worker import state as worker_state
 
 from celery_dedupe import duplicate_of
@@ -133,6 +134,37 @@ def test_a_killed_child_whose_message_comes_again_frees_nothing(local_app):
     begin(a, message)
     die(a.receive(message), WorkerLostError("signal 9"))
     assert a.store.held() == {**NOTHING, "running": ["id"]}
+
+
+def test_an_ordinary_failure_frees_nothing_of_another_copy(local_app):
+    """Celery 5.7 tells of a rejected message here; the process that ran it has freed its own."""
+    a = local_app({"t": "until_finished"})
+    message = publish(a, a.task())
+    begin(a, message)
+    request = a.receive(message)
+    celery_signals.task_failure.send(
+        sender=request.task, task_id="id", exception=Reject("no"), args=(), kwargs={}
+    )
+    assert a.store.held() == {**NOTHING, "running": ["id"]}
+
+
+@pytest.mark.parametrize(("acks_late", "left"), [(False, []), (True, ["id"])])
+def test_a_task_that_a_cold_shutdown_cut_short_is_freed_unless_it_comes_back(local_app, acks_late, left):
+    a = local_app({"t": "until_finished"})
+    message = publish(a, a.task(acks_late=acks_late))
+    begin(a, message)
+    a.receive(message)._announce_cancelled()
+    assert a.store.held() == {**NOTHING, "running": left}
+
+
+def test_a_real_retry_keeps_its_claim(local_app):
+    a = local_app({"t": "until_finished"})
+
+    def body(task: Any, value: Any) -> None:
+        raise task.retry(countdown=30)
+
+    a.start(publish(a, a.task(body)))
+    assert a.store.held() == {**NOTHING, "queued": ["id"]}
 
 
 def test_a_killed_child_does_not_free_the_lock_of_another_task(local_app):
