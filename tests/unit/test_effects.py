@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,35 @@ class TestWhatItTakes:
     def test_anything_else_is_an_error_that_says_what_to_pass(self, engine: Engine) -> None:
         with pytest.raises(TypeError, match="pass a Session, a scoped_session or a Connection, not Engine"):
             asked(engine)
+
+    def test_whoever_may_not_wait_any_longer_is_told(self, engine: Engine) -> None:
+        hasty = create_engine(engine.url, connect_args={"timeout": 0})
+        with Session(engine) as first, Session(hasty) as second:
+            assert asked(first)
+            with pytest.raises(OperationalError, match="database is locked"):
+                asked(second, "of any kind")
+            first.commit()
+            assert not asked(second)
+        hasty.dispose()
+
+    def test_what_the_application_reads_on_the_way_does_not_make_it_give_up(self, engine: Engine) -> None:
+        # In WAL mode a transaction that has read cannot write after another one has.
+        with engine.begin() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        hasty = create_engine(engine.url, connect_args={"timeout": 0})
+        with Session(engine) as session:
+
+            @event.listens_for(session, "before_flush")
+            def _(*_: Any) -> None:
+                session.connection().execute(select(effects))
+                with suppress(OperationalError), hasty.begin() as other:
+                    write(other, "from elsewhere")
+
+            session.add(Mail(to="ann"))
+            assert asked(session)
+            session.commit()
+        hasty.dispose()
+        assert rows(engine) == {("mail", "a")}
 
     def test_a_database_that_it_does_not_know(self, engine: Engine) -> None:
         engine.dialect.name = "oracle"
