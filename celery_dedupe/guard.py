@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from celery_dedupe import signals
@@ -17,6 +18,7 @@ from celery_dedupe.core.asks import (
     BeginAsk,
     Begun,
     Caller,
+    ClaimAsk,
     FinishAsk,
     LeaseAsk,
     Over,
@@ -105,7 +107,7 @@ class Guard:
         caller = Caller(call.task_id, ticket.successor_of, ticket.generation)
         try:
             reply = self.breaker.call(lambda: send(caller))
-            if reply and (over := self._over(reply, asked[reply.index][0])):
+            if reply and (over := self._settle(reply, *asked[reply.index])) is not None:
                 reply = self.breaker.call(lambda: send(replace(caller, ended=over)))
         except BaseException as error:
             refusing = [policy for policy in policies if attended or not policy.traits.runs]
@@ -175,7 +177,7 @@ class Guard:
         asks = [ask for _, ask in asked]
         try:
             reply = self.breaker.call(lambda: self.store.begin(asks, attempt))
-            if isinstance(reply, Refused) and (over := self._over(reply, asked[reply.index][0])):
+            if isinstance(reply, Refused) and (over := self._settle(reply, *asked[reply.index])) is not None:
                 again = replace(attempt, ended=over)
                 reply = self.breaker.call(lambda: self.store.begin(asks, again))
         except StoreUnavailable as error:
@@ -237,17 +239,26 @@ class Guard:
         self.heartbeat.stop()
         self.store.close()
 
-    def _over(self, reply: Refused, policy: Policy) -> tuple[str, ...]:
-        """Tokens of incumbents whose result is final, though their end has not reached the record yet.
+    def _settle(self, reply: Refused, policy: Policy, ask: ClaimAsk | BeginAsk) -> tuple[str, ...] | None:
+        """Ask the result backend of runs in the way whose end has not reached the record.
 
-        Celery stores a result before ``task_postrun``, so whoever saw the result may call again too soon.
+        Celery stores a result before ``task_postrun``, so whoever saw it may call again too soon; and the
+        process may be killed in between, its work done for good. Returns the tokens of those that are over,
+        to ask the store again with; ``None`` if its reply stands.
         """
-        over = []
+        over, done = [], []
         for holder in reply.holders:
-            state = self._state_of(holder.task_id, holder.started) if holder.state == "running" else None
-            if state and not (policy.traits.remembers and state == "SUCCESS"):
+            lapsed = holder.state == "lapsed"
+            state = self._state_of(holder.task_id, holder.started) if holder.token else None
+            if policy.traits.remembers and state == "SUCCESS":
+                done += [holder] if lapsed else []
+            elif state or lapsed:
                 over.append(holder.token)
-        return tuple(over)
+        for holder in done:
+            mark = verdicts.finish_ask(policy, ask.key, holder.token, "succeeded", 0.0)
+            attempt = Attempt(holder.task_id, holder.token)
+            self.breaker.call(partial(self.store.finish, [mark] if mark else [], attempt, well=True))
+        return tuple(over) if over or done else None
 
     def _duplicate(self, call: Call, ticket: Ticket, policy: Policy, key: str, reply: Refused) -> Drop | bool:
         found = verdicts.duplicate(reply.holders[0], call.task, key)

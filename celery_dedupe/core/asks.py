@@ -69,6 +69,7 @@ class BeginAsk:
         hold: ms for which the queued claim is kept if the start is refused; 0 gives it up.
         mark: ms for which a good end is remembered for this copy, if the first copy still runs.
         remembers: a done mark stands in the way.
+        trace: ms for which it is remembered that this run began, unless it is known how it ended; 0 for not.
     """
 
     key: str
@@ -78,6 +79,7 @@ class BeginAsk:
     hold: int = 0
     mark: int = 0
     remembers: bool = False
+    trace: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,11 +70,22 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Trace:
+    """A run of work that is to be done once has begun. It outlives a lease that ends unrenewed, so that the
+    next to come asks how the run of a dead process ended. It blocks nobody who knows."""
+
+    task_id: str
+    token: str
+    started: int
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """Who is in the way, as told to the one that was refused.
 
     Attributes:
-        state: ``"queued"``, ``"running"`` or ``"done"``.
+        state: ``"queued"``, ``"running"``, ``"done"``, or ``"lapsed"``: its lease is dead, its end not known.
         expires_in: milliseconds until the part ends unless renewed; ``None`` if it never does.
         token, started: of a run; empty and 0 otherwise.
     """
@@ -94,9 +105,10 @@ class Record:
     running: tuple[Running, ...] = ()
     done: Done | None = None
     ended: tuple[Ended, ...] = ()
+    traces: tuple[Trace, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.queued or self.running or self.done or self.ended)
+        return bool(self.queued or self.running or self.done or self.ended or self.traces)
 
     @property
     def expires_at(self) -> int:
@@ -104,6 +116,7 @@ class Record:
         ends = [part.expires_at for part in self.queued]
         ends += [part.expires_at for part in self.running]
         ends += [part.expires_at for part in self.ended]
+        ends += [part.expires_at for part in self.traces]
         if self.done:
             ends.append(self.done.expires_at)
         return FOREVER if FOREVER in ends else max(ends, default=FOREVER)
@@ -116,6 +129,7 @@ class Record:
             tuple(part for part in self.running if _alive(part.expires_at, now)),
             done,
             tuple(part for part in self.ended if _alive(part.expires_at, now)),
+            tuple(part for part in self.traces if _alive(part.expires_at, now)),
         )
 
     def with_queued(self, part: Queued) -> Record:
@@ -129,6 +143,11 @@ class Record:
         kept = tuple(old for old in self.ended if (old.task_id, old.nonce) != mark)
         return replace(self, ended=(*kept, part))
 
+    def with_trace(self, part: Trace) -> Record:
+        """The same with ``part`` as the only trace of its task id."""
+        kept = tuple(old for old in self.traces if old.task_id != part.task_id)
+        return replace(self, traces=(*kept, part))
+
     def without_queued(self, task_id: str) -> Record:
         """The same without the queued claim of ``task_id``."""
         return replace(self, queued=tuple(part for part in self.queued if part.task_id != task_id))
@@ -140,8 +159,12 @@ class Record:
         return replace(self, running=tuple(part if old.token == part.token else old for old in self.running))
 
     def without_tokens(self, tokens: Collection[str]) -> Record:
-        """The same without the runs named by ``tokens``."""
-        return replace(self, running=tuple(part for part in self.running if part.token not in tokens))
+        """The same without the runs named by ``tokens``, and their traces."""
+        return replace(
+            self,
+            running=tuple(part for part in self.running if part.token not in tokens),
+            traces=tuple(part for part in self.traces if part.token not in tokens),
+        )
 
     def without_running(self, task_id: str) -> Record:
         """The same without the runs of ``task_id``."""
@@ -176,6 +199,12 @@ class Record:
             )
         if "done" in states and not found and self.done:
             found = (Holder("done", self.done.task_id, _left(self.done.expires_at, now)),)
+        if "done" in states and not found:
+            found = tuple(
+                Holder("lapsed", part.task_id, _left(part.expires_at, now), part.token, part.started)
+                for part in self.traces
+                if part.task_id not in but and self.run(part.token) is None
+            )
         return found
 
 

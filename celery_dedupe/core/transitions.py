@@ -23,27 +23,7 @@ from celery_dedupe.core.asks import (
     Redelivered,
     Refused,
 )
-from celery_dedupe.core.record import FOREVER, Done, Ended, Queued, Record, Running
-
-__all__ = [
-    "Attempt",
-    "BeginAsk",
-    "BeginReply",
-    "Begun",
-    "Caller",
-    "ClaimAsk",
-    "FinishAsk",
-    "LeaseAsk",
-    "Over",
-    "Redelivered",
-    "Refused",
-    "begin",
-    "claim",
-    "evict",
-    "finish",
-    "renew",
-    "withdraw",
-]
+from celery_dedupe.core.record import FOREVER, Done, Ended, Queued, Record, Running, Trace
 
 EMPTY = Record()
 Book = Mapping[str, Record]
@@ -90,6 +70,9 @@ def begin(book: Book, asks: Sequence[BeginAsk], attempt: Attempt, now: int) -> t
         if ask.slot:
             run = _run(record, attempt, ms + ask.lease, now)
             record, fence = record.with_running(run), run.fence
+            if ask.trace:
+                part = Trace(attempt.task_id, attempt.token, attempt.started, ms + ask.trace)
+                record = record.with_trace(part)
         fences.append(fence)
         changes[ask.key] = record
     return Begun(tuple(fences)), changes
@@ -129,7 +112,7 @@ def finish(
 def evict(record: Record, running: bool, now: int) -> tuple[int, Record]:
     """What an operator frees: queued and done parts, and slots too if ``running``. Returns how many parts."""
     record = record.live(now // 1000)
-    left = Record() if running else Record(running=record.running, ended=record.ended)
+    left = Record() if running else replace(record, queued=(), done=None)
     freed = len(record.queued) + (record.done is not None) + (len(record.running) if running else 0)
     return freed, left
 
@@ -161,6 +144,8 @@ def _obstacle(record: Record, index: int, ask: BeginAsk, attempt: Attempt, ms: i
         return Refused(index, record.holders(("done",), ms))
     if len(record.running) >= ask.limit:
         return Refused(index, record.holders(("running",), ms))
+    if ask.remembers and (lapsed := record.holders(("done",), ms, but=(attempt.task_id,))):
+        return Refused(index, lapsed)
     return None
 
 

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from celery_dedupe.core.asks import BeginAsk, ClaimAsk, FinishAsk
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.locks import State
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.record import Holder
 from celery_dedupe.core.ticket import Ticket
-from celery_dedupe.core.transitions import BeginAsk, ClaimAsk, FinishAsk
 
 FIRST_DELAY = 0.5  # seconds; doubled with each wait
 SOON = 0.05  # seconds; the same, where the run in the way is as good as over
 LONGEST_DELAY = 30.0  # seconds
 JITTER = 0.25  # of the delay, to both sides
+
+ASKED_FOR = 86_400.0  # seconds; what Celery keeps a result for, unless told otherwise
 
 Ending = Literal["succeeded", "failed", "ignored", "retried", "requeued", "unknown"]
 
@@ -144,6 +146,7 @@ def begin_ask(policy: Policy, key: str, delay: float, *, comes_back: bool) -> Be
         hold=hold,
         mark=until_then,
         remembers=traits.remembers,
+        trace=_ms(ASKED_FOR) if traits.remembers else 0,
     )
 
 

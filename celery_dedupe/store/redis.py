@@ -78,7 +78,7 @@ class RedisStore:
             encode_all(attempt.ended),
         ]
         for ask in asks:
-            argv += int(ask.slot), ask.limit, ask.lease, ask.hold, ask.mark, int(ask.remembers)
+            argv += int(ask.slot), ask.limit, ask.lease, ask.hold, ask.mark, int(ask.remembers), ask.trace
         return redis_text.begin_reply(self._run("begin", [ask.key for ask in asks], argv))
 
     def renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:

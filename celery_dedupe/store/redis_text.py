@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from celery_dedupe.core.asks import BeginReply, Begun, Over, Redelivered, Refused
-from celery_dedupe.core.record import Done, Ended, Holder, Queued, Record, Running
+from celery_dedupe.core.record import Done, Ended, Holder, Queued, Record, Running, Trace
 
-STATES = {"q": "queued", "r": "running", "d": "done"}
+STATES = {"q": "queued", "r": "running", "d": "done", "t": "lapsed"}
 EMPTY = "-"
 
 
@@ -38,7 +38,7 @@ def text(reply: Any) -> str:
 
 def record(lines: str) -> Record:
     """A record from its text. Raises ``ValueError`` or ``KeyError`` if it is not one."""
-    parts: dict[str, list[list[str]]] = {"q": [], "r": [], "d": [], "e": []}
+    parts: dict[str, list[list[str]]] = {"q": [], "r": [], "d": [], "e": [], "t": []}
     for line in lines.split("\n"):
         kind, *part = line.split(" ")
         parts[kind].append(part)
@@ -50,6 +50,10 @@ def record(lines: str) -> Record:
         tuple(_running(part) for part in parts["r"]),
         done[0] if done else None,
         tuple(Ended(decode(task_id), decode(nonce), int(expires)) for task_id, nonce, expires in parts["e"]),
+        tuple(
+            Trace(decode(task_id), decode(token), int(started), int(expires))
+            for task_id, token, started, expires in parts["t"]
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from celery import Task
 from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
 from kombu.serialization import registry
@@ -432,3 +433,53 @@ def test_after_a_purge_the_operator_frees_what_was_queued(make_app, valkey, work
         assert duplicate_of(result) is None
         assert result.get(timeout=20) == "a", lock
     assert running.get(timeout=10) == "b"
+
+
+def define_deaths(under_test: AppUnderTest) -> None:
+    """``once.dies``: its process is killed when its success is stored and its end is not told yet."""
+    ledger = under_test.ledger
+
+    class Dying(Task):  # type: ignore[type-arg]
+        def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+            ledger.note("stored", args[0])
+            ledger.wait_gate("never")
+
+    @under_test.app.task(name="once.dies", base=Dying, bind=True, shared=False)
+    def dies(self: Any, key: str, fails: bool = False) -> str:
+        with ledger.run(self.name, key, self.request.id):
+            if fails:
+                ledger.note("stored", key)
+                ledger.wait_gate("never")
+            return key
+
+
+@pytest.mark.parametrize("killed", ["child", "worker"])
+def test_what_was_done_once_stays_done_though_its_process_died_before_it_could_say_so(
+    make_app, workers, ledger, killed
+):
+    app = make_app(rules(lease=SHORT), setup=define_deaths)
+    worker = workers(app)
+    dies = app.app.tasks["once.dies"]
+    well, badly = dies.delay("well"), dies.delay("badly", fails=True)
+    wait_until(lambda: {note["key"] for note in ledger.notes("stored")} == {"well", "badly"})
+    assert well.get(timeout=10) == "well"
+
+    if killed == "worker":
+        worker.kill()
+    else:
+        for run in ledger.runs():
+            worker.kill_child(run.pid)
+
+    accepted = wait_until(lambda: duplicate_of(found := dies.delay("badly")) is None and found, BY_TIME)
+    assert accepted.id != badly.id
+
+    def found() -> Any:
+        """Never accepted, but first, while its lease lives, for another reason."""
+        duplicate = duplicate_of(dies.delay("well"))
+        assert duplicate.task_id == well.id
+        return duplicate if duplicate.state == "done" else None
+
+    assert wait_until(found, BY_TIME, interval=0.2).expires_in > 6 * 24 * 3600
+    workers(app)
+    ledger.wait_for(3, ended=False)
+    assert len(ledger.runs("well")) == 1

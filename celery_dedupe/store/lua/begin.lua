@@ -1,16 +1,18 @@
 -- Ends the queued claims of a task and takes its running slots: all of them, or none.
 -- KEYS   the locks
 -- ARGV   task id, token, nonce, retries, node, started, tokens known to have ended (blanks between),
---        then for each key: slot ('1' or '0'), limit, lease ms, hold ms, mark ms, remembers ('1' or '0')
+--        then for each key: slot ('1' or '0'), limit, lease ms, hold ms, mark ms, remembers ('1' or '0'),
+--        trace ms
 -- reply  ['begun', a fence for each key], ['refused', index, holders as in claim.lua],
 --        ['redelivered', index, ms left of the copy that runs], ['over']
 local id, token, nonce, retries, node, started, ended =
   ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local asks = {}
 for i, key in ipairs(KEYS) do
-  local at = 2 + 6 * i
+  local at = 1 + 7 * i
   asks[i] = {key = key, slot = ARGV[at] == '1', limit = tonumber(ARGV[at + 1]), lease = ARGV[at + 2],
-             hold = tonumber(ARGV[at + 3]), mark = ARGV[at + 4], remembers = ARGV[at + 5] == '1'}
+             hold = tonumber(ARGV[at + 3]), mark = ARGV[at + 4], remembers = ARGV[at + 5] == '1',
+             trace = tonumber(ARGV[at + 6])}
 end
 
 local function stale(record, ask)
@@ -36,6 +38,8 @@ local function obstacle(record, i, ask)
   if mine > 0 then return {'redelivered', int(i), int(mine - now)} end
   if ask.remembers and record.d then return holders({'refused', int(i)}, record, 'd') end
   if #record.r >= ask.limit then return holders({'refused', int(i)}, record, 'r') end
+  local lapsed = ask.remembers and holders({'refused', int(i)}, record, 'd', id)
+  if lapsed and #lapsed > 2 then return lapsed end
 end
 
 local function mark()
@@ -54,7 +58,7 @@ local function give_way()
   end
 end
 
-local function run(record, lease)
+local function run(record, lease, trace)
   local mine, fence = find(record.r, 1, token), tick
   if not mine then
     for _, part in ipairs(record.r) do fence = math.max(fence, tonumber(part[4]) + 1) end
@@ -62,6 +66,10 @@ local function run(record, lease)
     table.insert(record.r, mine)
   end
   mine[8] = int(now + lease)
+  if trace > 0 then
+    drop(record.t, 1, id)
+    table.insert(record.t, {id, token, started, int(now + trace)})
+  end
   return mine[4]
 end
 
@@ -80,7 +88,7 @@ end
 local reply = {'begun'}
 for i, ask in ipairs(asks) do
   drop(load(ask.key).q, 1, id)
-  reply[i + 1] = ask.slot and run(load(ask.key), ask.lease) or '0'
+  reply[i + 1] = ask.slot and run(load(ask.key), ask.lease, ask.trace) or '0'
 end
 save()
 return reply

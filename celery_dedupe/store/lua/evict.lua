@@ -9,7 +9,7 @@ for _, key in ipairs(KEYS) do
   record.q, record.d = {}, nil
   if ARGV[1] == '1' then
     freed = freed + #record.r
-    record.r, record.e = {}, {}
+    record.r, record.e, record.t = {}, {}, {}
   end
 end
 save()

@@ -1,7 +1,7 @@
 -- Frees the locks of an ending run, owner-checked by the run's token.
 -- KEYS   the locks
 -- ARGV   task id, retries of the attempt to come, '1' if the message needs no second run,
---        then for each key: token or '-', outcome ('free', 'done', 'queued', 'withdrawn'), ttl ms (0 for ever)
+--        then for each key: token or '-', outcome ('free', 'done', 'queued', 'withdrawn'), ttl ms, 0 for ever
 -- reply  for each key: 1, or 0 where the slot was another's, or gone, already
 local id, retries, well = ARGV[1], ARGV[2], ARGV[3] == '1'
 local runs, reply = {}, {}
@@ -11,7 +11,7 @@ for i, key in ipairs(KEYS) do
   local token, outcome, ttl = ARGV[1 + 3 * i], ARGV[2 + 3 * i], tonumber(ARGV[3 + 3 * i])
   local record, run = load(key), runs[i]
   local held = run or token == '-'
-  drop(record.r, 1, token)
+  forget(record, token)
   if outcome == 'queued' and held then queue(record, id, ttl, retries)
   elseif outcome == 'withdrawn' then drop(record.q, 1, id)
   elseif outcome == 'done' and (run or not (record.d or record.r[1])) then

@@ -4,10 +4,11 @@
 --   r <token> <task id> <nonce> <fence> <retries> <node> <started> <expires at> <marked until>
 --   d <task id> <expires at>
 --   e <task id> <nonce> <expires at>
--- load(key) gives the live parts as {q = {...}, r = {...}, e = {...}, d = {...} or nil}, each part a list of its
--- fields; save() writes every loaded record that has changed, with the expiry of its last part.
-local FIELDS = {q = 3, r = 9, d = 2, e = 3}
-local EXPIRY = {q = 2, r = 8, d = 2, e = 3}
+--   t <task id> <token> <started> <expires at>
+-- load(key) gives the live parts as {q = {...}, r = {...}, e = {...}, t = {...}, d = {...} or nil}, each part
+-- a list of its fields; save() writes every loaded record that has changed, with the expiry of its last part.
+local FIELDS = {q = 3, r = 9, d = 2, e = 3, t = 4}
+local EXPIRY = {q = 2, r = 8, d = 2, e = 3, t = 4}
 local texts, records = {}, {}
 
 local function int(number)
@@ -27,7 +28,7 @@ local function fetch(key)
 end
 
 local function parse(key, text)
-  local record = {q = {}, r = {}, e = {}}
+  local record = {q = {}, r = {}, e = {}, t = {}}
   for line in string.gmatch(text, '[^\n]+') do
     local kind, part = string.sub(line, 1, 1), {}
     for field in string.gmatch(string.sub(line, 3), '%S+') do part[#part + 1] = field end
@@ -70,8 +71,9 @@ local function left(expiry)
   return expiry == '0' and '-1' or int(expiry - now)
 end
 
--- Appends to reply who is in the way: state, task id, ms left (-1 for ever), token, started; of the first of the
--- states 'q', 'r', 'd' that has any. The ids me and inside are no obstacle while queued or running.
+-- Appends to reply who is in the way: state, task id, ms left (-1 for ever), token, started; of the first of
+-- the states 'q', 'r', 'd' that has any. The ids me and inside are no obstacle while queued or running.
+-- Where the work may be done ('d') but no mark is left, 't' names those whose lease has died.
 local function holders(reply, record, states, me, inside)
   local head = #reply
   local function add(...)
@@ -90,11 +92,22 @@ local function holders(reply, record, states, me, inside)
   if #reply == head and record.d and string.find(states, 'd', 1, true) then
     add('d', record.d[1], left(record.d[2]), '-', '0')
   end
+  if #reply == head and string.find(states, 'd', 1, true) then
+    for _, part in ipairs(record.t) do
+      local runs = find(record.r, 1, part[2])
+      if not runs and part[1] ~= me and part[1] ~= inside then
+        add('t', part[1], left(part[4]), part[2], part[3])
+      end
+    end
+  end
   return reply
 end
 
 local function forget(record, tokens)
-  for token in string.gmatch(tokens, '%S+') do drop(record.r, 1, token) end
+  for token in string.gmatch(tokens, '%S+') do
+    drop(record.r, 1, token)
+    drop(record.t, 2, token)
+  end
 end
 
 local function save()
@@ -106,7 +119,7 @@ local function save()
       forever = forever or expiry == 0
       last = math.max(last, expiry)
     end
-    for _, kind in ipairs({'q', 'r', 'e'}) do
+    for _, kind in ipairs({'q', 'r', 'e', 't'}) do
       for _, part in ipairs(record[kind]) do add(kind, part) end
     end
     if record.d then add('d', record.d) end
