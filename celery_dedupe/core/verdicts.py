@@ -126,6 +126,11 @@ def wait_delay(ticket: Ticket, roll: float) -> float:
     return delay * (1 + JITTER * (2 * roll - 1))
 
 
+def longest_wait(ticket: Ticket) -> float:
+    """Seconds that a message which comes back was told to wait at most."""
+    return wait_delay(replace(ticket, waits=ticket.waits - 1), 1.0)
+
+
 def begin_ask(policy: Policy, key: str, delay: float, *, comes_back: bool) -> BeginAsk | None:
     """What a start asks of the store for one policy; ``None`` where it ends nothing and takes nothing.
 

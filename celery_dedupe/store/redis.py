@@ -138,12 +138,13 @@ class RedisStore:
         source = self._source(verb)
         words = len(keys), *keys, *argv
         with ANSWERING:
+            send: Any = self._client.execute_command
             # Undecoded, whatever a client of the user's is set to: a foreign value may be in no encoding.
             try:
-                return self._client.execute_command("EVALSHA", _digest(source), *words, NEVER_DECODE=[])
+                return send("EVALSHA", _digest(source), *words, NEVER_DECODE=[])
             except NoScriptError:
                 pass
-            return self._client.execute_command("EVAL", source, *words, NEVER_DECODE=[])
+            return send("EVAL", source, *words, NEVER_DECODE=[])
 
     def _source(self, verb: str) -> str:
         return script("clock", "record", verb)

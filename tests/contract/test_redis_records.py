@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from redis.cluster import RedisCluster
@@ -14,7 +14,7 @@ from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.store.protocol import NotARecord, Store
 from celery_dedupe.store.redis import RedisStore
 from tests.contract.asks import MINUTE, begun, claim, pass_by, queued_ids, slot
-from tests.contract.conftest import Client, Keys, store_on
+from tests.contract.conftest import SERVERS, Client, Keys, store_on
 from tests.harness.commands import count_commands
 from tests.harness.servers import ValkeyServer
 
@@ -30,8 +30,10 @@ FOREIGN = {
 
 
 @pytest.fixture
-def redis_store(client: Client) -> RedisStore:
-    return store_on(client)
+def redis_store(client: Client, keys: Keys) -> Iterator[RedisStore]:
+    store = store_on(client)
+    yield store
+    store.evict([key for key, _ in store.scan(f"{keys.prefix}:*")], running=True)
 
 
 class TestExpiry:
@@ -104,6 +106,7 @@ VERBS = {
 
 
 class TestScripts:
+    @pytest.mark.parametrize("client", [kind for kind in SERVERS if kind != "redis"], indirect=True)
     def test_they_survive_a_script_flush(self, redis_store: RedisStore, client: Client, keys: Keys) -> None:
         for number in range(3):
             client.script_flush()

@@ -1,9 +1,9 @@
--- Claims every lock for a call about to be published, or none. A claim that the surrounding run still has in the
--- queue becomes the call's.
+-- Claims every lock for a call about to be published, or none. A claim that the surrounding run still has in
+-- the queue becomes the call's.
 -- KEYS   the locks
 -- ARGV   task id, id of the surrounding run or '-', the count below which attempts are over, tokens known to
 --        have ended (blanks between),
---        then for each key: ttl in ms, the states that refuse ('q' queued, 'r' running, 'd' done, in one word)
+--        then for each key: ttl ms, the states that refuse in one word ('q' queued, 'r' running, 'd' done)
 -- reply  [] granted; else [index from 1, then for each holder: state, task id, ms left, token, started]
 local id, inside, over, ended = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 for i, key in ipairs(KEYS) do
