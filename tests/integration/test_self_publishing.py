@@ -1,4 +1,4 @@
-"""A task that publishes its own next run does so the same way every time: docs/self-publishing.md by lines."""
+"""A task that publishes its own next run does so the same way every time: docs/self-publishing.md."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from tests.harness.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 TIMES = 20
-RULES = {
-    f"{lock}.*": {"lock": lock, "key": ["key"], **({"period": "1h"} if traits.periodic else {})}
-    for lock, traits in LOCKS.items()
-}
+RULES: dict[str, dict[str, Any]] = {f"{lock}.*": {"lock": lock, "key": ["key"]} for lock in LOCKS}
+RULES["until_expired.*"]["period"] = "1h"
+# A next run waits whatever these say.
+RULES["queue_and_run.*"]["wait_limit"] = "0.1s"
+RULES["until_finished.*"]["on_conflict"] = "raise"
 # Those that keep the next run from starting beside its predecessor, and run it; and those that do not.
 SERIAL = [lock for lock, traits in LOCKS.items() if traits.runs and lock != "once"]
 BESIDE = [lock for lock, traits in LOCKS.items() if not traits.runs]
