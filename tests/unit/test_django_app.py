@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -523,3 +524,34 @@ class TestTable:
             assert str(found) == "mail: a" and abs(age.total_seconds()) < 60
             """
         )
+
+
+@pytest.mark.skipif(not ON_COMMIT, reason="it came with Celery 5.4")
+def test_what_the_documentation_shows_runs(migrated: Project) -> None:
+    text = (ROOT / "docs" / "django.md").read_text()
+    blocks = re.findall(r"(<!-- runs -->\n)?^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    files = {block.split()[1]: block for runs, block in blocks if not runs}
+    assert list(files) == ["proj/settings.py", "proj/celery.py", "shop/tasks.py"]
+    project = migrated
+    for path, block in files.items():
+        project.write(path, SETTINGS if path == "proj/settings.py" else "", block)
+    assert "no issues" in project.check()
+    project.settings(files["proj/settings.py"], 'CELERY_DEDUPE_URL = "memory://"')
+
+    on_commit, once, delete = (block for runs, block in blocks if runs)
+    project.run(
+        f"""
+{on_commit}
+from proj.celery import app
+with app.connection_for_read() as connection:
+    assert connection.default_channel._size("celery") == 1, "the second call is a duplicate"
+        """
+    )
+    project.run(f"{once}\n{delete}\nassert Effect.objects.count() == 2")
+
+
+def test_the_documentation_has_every_check() -> None:
+    text = (ROOT / "docs" / "django.md").read_text()
+    source = (ROOT / "celery_dedupe" / "apps.py").read_text()
+    told = re.findall(r"^\| `celery_dedupe\.(\w+)` \|", text, re.MULTILINE)
+    assert sorted(told) == sorted(re.findall(r"TAG}\.(\w+)", source))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ import pytest
 from alembic.autogenerate import compare_metadata, produce_migrations, render_python_code
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from celery import Celery
 from sqlalchemy import (
     Column,
     Engine,
@@ -27,6 +29,7 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    text,
 )
 from sqlalchemy.dialects import mssql, mysql, postgresql
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -37,6 +40,7 @@ from celery_dedupe import ConfigurationError
 from celery_dedupe.core.effect import KIND_LENGTH, OBJECT_ID_LENGTH, effect_name
 from celery_dedupe.effects import create_tables, effect_once, effects, metadata
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "effects.md"
 IMPORTS = "import sqlalchemy as sa\nfrom alembic import op\nfrom sqlalchemy.dialects import mysql"
 
 
@@ -314,3 +318,24 @@ class TestTable:
         assert "ENGINE=InnoDB" in ddl
         for dialect in (postgresql.dialect(), mssql.dialect()):
             assert "utf8" not in str(CreateTable(effects).compile(dialect=dialect))
+
+
+def test_what_the_documentation_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    names: dict[str, Any] = {"__name__": "shop"}
+    with Celery("shop", set_as_current=False) as app:
+        app.set_current()
+        exec(blocks[0], names)
+        with names["engine"].begin() as connection:
+            connection.execute(text("CREATE TABLE charges (order_id TEXT)"))
+        for block in blocks[1:]:
+            exec(block, names)
+        charge = names["charge_again_if_told_to"]
+        assert [charge("A1"), charge("A1"), charge("B2")] == [True, False, True]
+        with names["engine"].connect() as connection:
+            charges = connection.execute(text("SELECT order_id FROM charges")).scalars().all()
+    assert charges == ["A1", "B2"]
+    assert names["target_metadata"][1] is metadata
+    names["engine"].dispose()
