@@ -27,6 +27,7 @@ from celery.worker.request import Request
 
 from celery_dedupe import messages
 from celery_dedupe.core.ticket import from_headers
+from celery_dedupe.core.verdicts import longest_wait
 from celery_dedupe.gates.desk import Desk, current_run
 
 logger = logging.getLogger("celery_dedupe")
@@ -45,8 +46,11 @@ class Endings:
 
     def task_received(self, request: Request, **_: Any) -> None:
         """Remember the request of a task that may hold locks, for as long as the worker itself does."""
-        if self._desk.policies(request.task.name) or from_headers(request.request_dict):
+        ticket = from_headers(request.request_dict)
+        if self._desk.policies(request.task.name) or ticket:
             self._received[request.id] = request
+        if ticket and ticket.waits:
+            messages.start_within(request, longest_wait(ticket))
 
     def task_revoked(self, sender: Task[Any, Any], request: Any, terminated: bool, **_: Any) -> None:
         """It will not run. Slots go only if it was terminated: another worker may run a copy of it."""

@@ -6,7 +6,7 @@ import inspect
 import logging
 import uuid
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, cast
 
 from celery import Celery
@@ -108,6 +108,16 @@ def sent_again(
         queues = task.app.amqp.queues.values()
         options["declare"] = [queue for queue in queues if queue.exchange.name == exchange]
     task.signature_from_request(request, **options).apply_async()
+
+
+def start_within(request: Any, seconds: float) -> None:
+    """Have a message that was received start in ``seconds`` at most.
+
+    Its eta is by the clock of the machine that sent it, and another reads it.
+    """
+    latest = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+    if request.eta is not None and request.eta > latest:
+        request._eta = latest
 
 
 def serializer_of(app: Any, task: str, options: Mapping[str, Any]) -> str:
