@@ -14,7 +14,7 @@ from celery_dedupe.errors import (
 )
 from celery_dedupe.extension import Dedupe
 from celery_dedupe.gates.desk import current_lease
-from celery_dedupe.gates.publish import duplicate_of
+from celery_dedupe.gates.results import duplicate_of
 from celery_dedupe.heartbeat import Lease
 
 __all__ = [

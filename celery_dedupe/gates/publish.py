@@ -17,11 +17,9 @@ from celery.app.task import Context
 from celery_dedupe import messages
 from celery_dedupe.core.policy import Policy, portable
 from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
-from celery_dedupe.core.verdicts import Duplicate
 from celery_dedupe.gates.desk import VERDICT, Desk, claimed_by, current_run, end_as_duplicate, refusal
+from celery_dedupe.gates.results import SecondResults
 from celery_dedupe.guard import Drop, Run
-
-DUPLICATE = "dedupe_duplicate"  # the attribute of a result that tells of the dropped publish
 
 
 @dataclass(slots=True)
@@ -69,22 +67,13 @@ def pass_through(request: Context, publish: Any) -> None:
         _passing.reset(token)
 
 
-def duplicate_of(result: object) -> Duplicate | None:
-    """Why the publish that returned ``result`` was dropped; ``None`` if it was not.
-
-    ``result`` is what ``delay``, ``apply_async`` or ``send_task`` returned: with ``on_duplicate="existing"``
-    a dropped publish returns the incumbent's result, which this tells from a result of its own.
-    """
-    found: Duplicate | None = getattr(result, DUPLICATE, None)
-    return found
-
-
 class PublishGate:
     """Shadows ``app.send_task`` and answers ``before_task_publish``."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._shadowed = desk.app.__dict__.get("send_task")
+        self._seconds = SecondResults()
 
     def send_task(self, name: str, *args: Any, dedupe: Any = None, **options: Any) -> Any:
         """``Celery.send_task`` with one more option, the call's own ``dedupe``."""
@@ -197,8 +186,7 @@ class PublishGate:
         if why.policy.on_duplicate == "none":
             return None
         result = (options.get("result_cls") or app.AsyncResult)(found.task_id)
-        setattr(result, DUPLICATE, found)
-        return result
+        return self._seconds.mark(result, found)
 
 
 def _generation(task_id: str, headers: Mapping[str, Any], inside: Run | None) -> int:

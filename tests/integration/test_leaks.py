@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections import Counter
@@ -64,6 +65,25 @@ def test_dropped_publishes_leave_results_and_connections_as_they_were(make_app, 
     assert connections(valkey) == before[2]
     assert valkey.client(BROKER).llen(app.queue) == 1
     assert len(kept) == DROPS + 2
+
+
+def test_a_duplicate_thrown_away_leaves_those_who_wait_for_the_first_result(make_app, workers, ledger):
+    """Before Celery 5.7 the garbage of any result of an id ends the wait of all."""
+    app = make_app({"jobs.held": "until_finished"})
+    workers(app, concurrency=1)
+    first = app.tasks.held.delay("a")
+    got = []
+    waiter = threading.Thread(target=lambda: got.append(first.get(timeout=30)))
+    waiter.start()
+    wait_until(lambda: first.id in app.app.backend._pending_results.concrete)
+
+    for _ in range(3):
+        assert duplicate_of(app.tasks.held.delay("a")).task_id == first.id
+    gc.collect()
+    ledger.open_gate("gate")
+
+    waiter.join()
+    assert got == ["a"]
 
 
 def test_connections_do_not_grow_over_5000_publishes(make_app, valkey):
