@@ -62,7 +62,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Tells a waiting second copy of a message that the first one ended well. It blocks nobody else."""
+    """Tells a waiting second copy of a message that the first one ended well. It blocks nobody else.
+
+    Without a task id it tells the run whose token is its nonce that its slot was ended for it, since its
+    result was final: that is no lost lease.
+    """
 
     task_id: str
     nonce: str
@@ -142,6 +146,22 @@ class Record:
         mark = part.task_id, part.nonce
         kept = tuple(old for old in self.ended if (old.task_id, old.nonce) != mark)
         return replace(self, ended=(*kept, part))
+
+    def with_result_of(self, tokens: Collection[str]) -> Record:
+        """The same without the runs named by ``tokens``, whose results are final; each finds a mark of it."""
+        over = [part for part in self.running if part.token in tokens]
+        record = self.without_tokens(tokens)
+        for part in over:
+            record = record.with_ended(Ended("", part.token, part.expires_at))
+        return record
+
+    def without_result_of(self, token: str) -> Record:
+        """The same without the mark that ``with_result_of`` has left for a run."""
+        return replace(self, ended=tuple(part for part in self.ended if part != self.result_of(token)))
+
+    def result_of(self, token: str) -> Ended | None:
+        """The mark that ``with_result_of`` has left for a run."""
+        return next((part for part in self.ended if not part.task_id and part.nonce == token), None)
 
     def with_trace(self, part: Trace) -> Record:
         """The same with ``part`` as the only trace of its task id."""

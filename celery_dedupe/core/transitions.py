@@ -35,7 +35,7 @@ def claim(book: Book, asks: Sequence[ClaimAsk], caller: Caller, now: int) -> tup
     ms = now // 1000
     changes: Changes = {}
     for index, ask in enumerate(asks):
-        record = _current(book, changes, ask.key, ms).without_tokens(caller.ended)
+        record = _current(book, changes, ask.key, ms).with_result_of(caller.ended)
         holders = record.holders(ask.blocked_by, ms, but=(caller.task_id, caller.inside))
         if holders:
             return Refused(index, holders), {}
@@ -56,7 +56,7 @@ def withdraw(book: Book, keys: Collection[str], task_id: str, running: bool, now
 def begin(book: Book, asks: Sequence[BeginAsk], attempt: Attempt, now: int) -> tuple[BeginReply, Changes]:
     """Turn queued claims into running slots, all of them or none; or say what is in the way."""
     ms = now // 1000
-    changes = {ask.key: _current(book, {}, ask.key, ms).without_tokens(attempt.ended) for ask in asks}
+    changes = {ask.key: _current(book, {}, ask.key, ms).with_result_of(attempt.ended) for ask in asks}
     if any(_stale(changes[ask.key], ask, attempt) for ask in asks):
         return Over(), {}
     for index, ask in enumerate(asks):
@@ -79,16 +79,18 @@ def begin(book: Book, asks: Sequence[BeginAsk], attempt: Attempt, now: int) -> t
 
 
 def renew(book: Book, asks: Sequence[LeaseAsk], now: int) -> tuple[list[bool], Changes]:
-    """Prolong leases; one answer each, ``False`` where the slot is no longer this run's."""
+    """Prolong leases; one answer each, ``False`` where the slot is gone, and not for the run's result."""
     ms = now // 1000
     changes: Changes = {}
     kept = []
     for ask in asks:
         record = _current(book, changes, ask.key, ms)
-        run = record.run(ask.token)
-        kept.append(run is not None)
+        run, result = record.run(ask.token), record.result_of(ask.token)
+        kept.append(bool(run or result))
         if run is not None:
             changes[ask.key] = record.with_running(replace(run, expires_at=ms + ask.lease))
+        elif result is not None:
+            changes[ask.key] = record.with_ended(replace(result, expires_at=ms + ask.lease))
     return kept, changes
 
 
@@ -102,11 +104,15 @@ def finish(
     """
     ms = now // 1000
     changes: Changes = {}
-    runs = [_current(book, {}, ask.key, ms).run(ask.token) for ask in asks]
-    for ask, run in zip(asks, runs, strict=True):
+    before = [_current(book, {}, ask.key, ms) for ask in asks]
+    for ask, old in zip(asks, before, strict=True):
         record = _current(book, changes, ask.key, ms).without_tokens((ask.token,))
-        changes[ask.key] = _ended(record, run, ask, attempt, well, ms)
-    return [run is not None or not ask.token for ask, run in zip(asks, runs, strict=True)], changes
+        record = record.without_result_of(ask.token)
+        changes[ask.key] = _ended(record, old.run(ask.token), ask, attempt, well, ms)
+    return [
+        not ask.token or bool(old.run(ask.token) or old.result_of(ask.token))
+        for ask, old in zip(asks, before, strict=True)
+    ], changes
 
 
 def evict(record: Record, running: bool, now: int) -> tuple[int, Record]:

@@ -7,7 +7,7 @@ import pytest
 from celery_dedupe.core.asks import Attempt, Begun, Caller, FinishAsk, LeaseAsk
 from celery_dedupe.core.record import FOREVER, Done, Queued, Record
 from celery_dedupe.store.protocol import Store
-from tests.contract.asks import MINUTE, SHORT, begun, claim, near, queued_ids, slot
+from tests.contract.asks import MINUTE, SHORT, begun, claim, near, queued_ids, running_tokens, slot
 from tests.contract.conftest import Keys
 from tests.harness.waiting import wait_until
 
@@ -27,6 +27,25 @@ class TestRenew:
         assert store.renew(asks) == [False, True, False]
         assert store.read(keys("a")) == before
         assert not store.read(keys("never"))
+
+    @pytest.mark.parametrize("seen", ["claim", "begin"])
+    def test_a_run_that_was_ended_for_its_result_has_lost_nothing(
+        self, store: Store, keys: Keys, seen: str
+    ) -> None:
+        """It is told so at its renewals and at its end, and what tells it is gone with it."""
+        begun(store, Attempt("t1", "tok1"), slot(keys()))
+        if seen == "claim":
+            ask = claim(keys(), blocked_by=("queued", "running"))
+            assert store.claim([ask], Caller("t2", ended=("tok1",))) is None
+        begun(store, Attempt("t2", "tok2", ended=("tok1",)), slot(keys()))
+
+        renewals = [LeaseAsk(keys(), "tok1", MINUTE), LeaseAsk(keys(), "else", MINUTE)]
+        assert store.renew(renewals) == [True, False]
+        free = [FinishAsk(keys(), "tok1", "free")]
+        assert store.finish(free, Attempt("t1", "tok1"), well=True) == [True]
+        assert store.finish(free, Attempt("t1", "tok1"), well=True) == [False]
+        assert running_tokens(store.read(keys())) == ["tok2"]
+        assert store.read(keys()).ended == ()
 
     def test_a_lease_that_has_ended_is_not_revived(self, store: Store, keys: Keys) -> None:
         begun(store, Attempt("t1", "tok1"), slot(keys(), lease=SHORT))

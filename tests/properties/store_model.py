@@ -61,6 +61,14 @@ class Model:
             if all(getattr(part, name) == value for name, value in fields.items()):
                 self.parts.remove(part)
 
+    def end(self, key: str, tokens: Sequence[str]) -> None:
+        """Their results are known, which a mark tells them until their lease would have ended."""
+        for part in self.at(key, "running"):
+            if part.token in tokens:
+                self.remove(key, "ended", id="", nonce=part.token)
+                self.parts.append(Part("ended", key, "", part.until, nonce=part.token))
+                self.parts.remove(part)
+
     def queue(self, key: str, task_id: str, ttl: int, retries: int) -> None:
         self.remove(key, "queued", id=task_id)
         self.parts.append(Part("queued", key, task_id, self.now + ttl, retries))
@@ -69,8 +77,7 @@ class Model:
         self.forget_the_past()
         before = [replace(part) for part in self.parts]
         for place, ask in enumerate(asks):
-            for token in caller.ended:
-                self.remove(ask.key, "running", token=token)
+            self.end(ask.key, caller.ended)
             for state in ("queued", "running", "done"):
                 others = [
                     part
@@ -97,8 +104,7 @@ class Model:
         self.forget_the_past()
         before = [replace(part) for part in self.parts]
         for ask in asks:
-            for token in attempt.ended:
-                self.remove(ask.key, "running", token=token)
+            self.end(ask.key, attempt.ended)
         for ask in asks:
             if self.is_late(ask, attempt):
                 self.parts = before
@@ -165,9 +171,10 @@ class Model:
         kept = []
         for ask in asks:
             mine = [part for part in self.at(ask.key, "running") if part.token == ask.token]
-            for part in mine:
+            over = [part for part in self.at(ask.key, "ended") if (part.id, part.nonce) == ("", ask.token)]
+            for part in mine or over:
                 part.until = self.now + ask.lease
-            kept.append(bool(mine))
+            kept.append(bool(mine or over))
         return kept
 
     def finish(self, asks: Sequence[FinishAsk], attempt: Attempt, well: bool) -> list[bool]:
@@ -175,9 +182,11 @@ class Model:
         runs = {
             (part.key, part.token): replace(part) for part in self.parts if part.kind == "running"
         }  # as it was before any of the locks is freed
+        over = {(part.key, part.nonce) for part in self.parts if (part.kind, part.id) == ("ended", "")}
         for ask in asks:
             run = runs.get((ask.key, ask.token))
             self.remove(ask.key, "running", token=ask.token)
+            self.remove(ask.key, "ended", id="", nonce=ask.token)
             if ask.outcome == "queued" and (run or not ask.token):
                 self.queue(ask.key, attempt.task_id, ask.ttl, attempt.retries)
             if ask.outcome == "withdrawn":
@@ -190,7 +199,7 @@ class Model:
             if run and well and run.marked > self.now:
                 self.remove(ask.key, "ended", id=run.id, nonce=run.nonce)
                 self.parts.append(Part("ended", ask.key, run.id, run.marked, nonce=run.nonce))
-        return [not ask.token or (ask.key, ask.token) in runs for ask in asks]
+        return [not ask.token or (ask.key, ask.token) in {*runs, *over} for ask in asks]
 
     def evict(self, keys: Collection[str], running: bool) -> int:
         self.forget_the_past()

@@ -23,9 +23,7 @@ local function stale(record, ask)
   for _, part in ipairs(record.r) do
     if part[2] == id and tonumber(part[5]) > tonumber(retries) then return true end
   end
-  for _, part in ipairs(record.e) do
-    if part[1] == id and part[2] == nonce then return true end
-  end
+  if marked(record, id, nonce) then return true end
   return ask.remembers and record.d and record.d[1] == id
 end
 
@@ -42,7 +40,7 @@ local function obstacle(record, i, ask)
   if lapsed and #lapsed > 2 then return lapsed end
 end
 
-local function mark()
+local function ask_for_mark()
   for _, ask in ipairs(asks) do
     for _, part in ipairs(load(ask.key).r) do
       if part[2] == id and part[3] == nonce then part[9] = int(now + ask.mark) end
@@ -73,14 +71,14 @@ local function run(record, lease, trace)
   return mine[4]
 end
 
-for _, ask in ipairs(asks) do forget(load(ask.key), ended) end
+for _, ask in ipairs(asks) do close(load(ask.key), ended) end
 for _, ask in ipairs(asks) do
   if stale(load(ask.key), ask) then return {'over'} end
 end
 for i, ask in ipairs(asks) do
   local reply = ask.slot and obstacle(load(ask.key), i, ask)
   if reply then
-    if reply[1] == 'redelivered' then mark() else give_way() end
+    if reply[1] == 'redelivered' then ask_for_mark() else give_way() end
     save()
     return reply
   end

@@ -9,7 +9,7 @@ local id, inside, over, ended = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 for i, key in ipairs(KEYS) do
   local ttl, states = ARGV[3 + 2 * i], ARGV[4 + 2 * i]
   local record = load(key)
-  forget(record, ended)
+  close(record, ended)
   local reply = holders({int(i)}, record, states, id, inside)
   if #reply > 1 then return reply end
   drop(record.q, 1, inside)

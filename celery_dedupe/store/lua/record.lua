@@ -3,7 +3,7 @@
 --   q <task id> <expires at> <retries>
 --   r <token> <task id> <nonce> <fence> <retries> <node> <started> <expires at> <marked until>
 --   d <task id> <expires at>
---   e <task id> <nonce> <expires at>
+--   e <task id, or - > <nonce, or the token of a run that was ended since its result is final> <expires at>
 --   t <task id> <token> <started> <expires at>
 -- load(key) gives the live parts as {q = {...}, r = {...}, e = {...}, t = {...}, d = {...} or nil}, each part
 -- a list of its fields; save() writes every loaded record that has changed, with the expiry of its last part.
@@ -107,6 +107,31 @@ local function forget(record, tokens)
   for token in string.gmatch(tokens, '%S+') do
     drop(record.r, 1, token)
     drop(record.t, 2, token)
+  end
+end
+
+local function marked(record, id, nonce)
+  for at, part in ipairs(record.e) do
+    if part[1] == id and part[2] == nonce then return part, at end
+  end
+end
+
+local function unmark(record, id, nonce)
+  local _, at = marked(record, id, nonce)
+  if at then table.remove(record.e, at) end
+end
+
+local function mark(record, id, nonce, expiry)
+  unmark(record, id, nonce)
+  table.insert(record.e, {id, nonce, expiry})
+end
+
+-- Ends the runs named by tokens, whose results are final; each finds a mark of it.
+local function close(record, tokens)
+  for token in string.gmatch(tokens, '%S+') do
+    local run = find(record.r, 1, token)
+    if run then mark(record, '-', token, run[8]) end
+    forget(record, token)
   end
 end
 
