@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from celery import Celery
+
 from tests.apps.assembly import AppUnderTest, variables
 from tests.apps.jobs import define_tasks
 from tests.harness.ledger import Ledger
@@ -83,6 +85,15 @@ def on_stage(reaper: Reaper, folder: Path) -> Iterator[Stage]:
         raise
     finally:
         stage.close()
+
+
+def close(app: Celery) -> None:
+    """Closes an app that a test has made by itself; the connections to the broker are shared, and stay."""
+    app.dedupe.close()
+    app.backend.result_consumer.stop()
+    app.backend.on_result_fulfilled = lambda result: None  # A result may outlive its app.
+    app.backend.client.close()
+    app.close()
 
 
 def define_variants(under_test: AppUnderTest, names: Any) -> None:

@@ -14,7 +14,7 @@ from celery.exceptions import TaskRevokedError
 
 from celery_dedupe import Dedupe, duplicate_of, signals
 from celery_dedupe.core.locks import LOCKS
-from tests.apps.stage import define_variants, on_stage, variant
+from tests.apps.stage import close, define_variants, on_stage, variant
 from tests.conftest import WORKERS
 from tests.harness.commands import count_commands
 from tests.harness.servers import BROKER, STORE
@@ -200,7 +200,7 @@ def by_name(stage):
     )
     Dedupe(app).init_app()
     yield app
-    app.dedupe.close()
+    close(app)
 
 
 def test_a_program_that_publishes_by_name_makes_the_same_keys(stage, ledger, key, by_name):
