@@ -145,7 +145,10 @@ def final_state(app: Celery, task_id: str, since: int) -> str | None:
     done = meta.get("date_done")
     if not done or not isinstance(done, (str, datetime)):
         return None
-    return state if _moment(done).timestamp() * 1000 >= since else None
+    moment = _moment(done)
+    # A column of MySQL or MariaDB keeps no fraction of the second.
+    latest = moment.timestamp() * 1000 + (0 if moment.microsecond else 999)
+    return state if latest >= since else None
 
 
 def succeeded_before(task: Task[Any, Any], request: Any) -> bool:

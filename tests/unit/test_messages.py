@@ -175,7 +175,7 @@ def stored(local_app):
     return store
 
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=timezone.utc)
 AT_NOON = int(NOON.timestamp() * 1000)
 
 
@@ -207,6 +207,12 @@ def test_dates_come_in_every_shape_that_backends_store(stored, date):
     app = stored("SUCCESS", date)
     assert messages.final_state(app, "id", AT_NOON) == "SUCCESS"
     assert messages.final_state(app, "id", AT_NOON + 1) is None
+
+
+def test_a_date_without_a_fraction_stands_for_its_whole_second(stored):
+    app = stored("SUCCESS", NOON.replace(microsecond=0))
+    assert messages.final_state(app, "id", AT_NOON + 700) == "SUCCESS"
+    assert messages.final_state(app, "id", AT_NOON + 750) is None
 
 
 @pytest.mark.parametrize("date", [None, "", 0, 1767268800])
