@@ -253,7 +253,9 @@ def test_at_an_end(outage, make_app, workers, ledger):
     ledger.open_gate("gate")
     assert (first.get(timeout=HANG), second.get(timeout=HANG)) == ("a", "b")
     failed = 0 if outage.frees else 2
-    wait_until(lambda: worker.log.count("Asked again every") == failed, message="the process of each has failed")
+    wait_until(
+        lambda: worker.log.count("Asked again every") == failed, message="the process of each has failed"
+    )
 
     outage.end()
     wait_until(lambda: no_claims(outage.server), message="the releases are made up for")
