@@ -22,6 +22,7 @@ SIGNALS = [
     celery_signals.task_prerun,
     celery_signals.task_postrun,
     celery_signals.task_revoked,
+    celery_signals.heartbeat_sent,
     celery_signals.task_failure,
     celery_signals.task_retry,
     celery_signals.task_internal_error,
