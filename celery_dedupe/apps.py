@@ -72,9 +72,7 @@ def check_project(**_: Any) -> list[checks.CheckMessage]:
         hint = "Make the app in PROJECT/celery.py, or write Dedupe(app).init_app() where you make it."
         return [checks.Warning(told, hint=hint, id=f"{TAG}.W001")]
     try:
-        if dedupe.settings.mode == "off":
-            return []
-        dedupe.guard  # noqa: B018 - opens the store: a bad URL or option shows here
+        dedupe.guard  # noqa: B018 - reads the settings and opens the store: what is wrong shows here
     except Exception as error:  # noqa: BLE001 - the app's own configuration may be wrong, too
         return [_error(dedupe, error)]
     try:

@@ -7,6 +7,7 @@ extension.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -38,6 +39,7 @@ def main() -> int:
         if not FAILED:
             django.setup()
             play(Path(name) / "worker.log")
+            gc.collect()  # a result that is collected later would look for the server
     print(
         f"\n{len(FAILED)} of the above did not happen as it should have."
         if FAILED

@@ -67,6 +67,7 @@ def test_it_comes_true(start_example: Callable[..., Process]) -> None:
         "it was charged once",
         "one of the two says that it did it",
     ]
+    assert "Traceback" not in run.log
 
 
 def test_without_the_extension_it_says_what_did_not_happen(start_example: Callable[..., Process]) -> None:
