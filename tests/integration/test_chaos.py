@@ -53,7 +53,7 @@ PUBLISHER = """
         result = app.send_task(f"chaos.{name}", [f"{name} {key}", chance.uniform(0, 0.1)])
         kind = "accepted" if duplicate_of(result) is None else "dropped"
         ledger.note(kind, f"{name} {key}", task_id=result.id)
-        time.sleep(chance.expovariate(20))
+        time.sleep(chance.expovariate(40))
 """
 
 
