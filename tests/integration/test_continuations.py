@@ -21,6 +21,7 @@ from tests.apps.families import (
     define_families,
     fate,
     in_letters,
+    note_events,
     release,
     take_idle,
     tasks_of,
@@ -290,3 +291,30 @@ def test_what_waits_for_work_done_once_runs_if_that_fails(app, ledger):
 
 def fate_after_failure(family: Family) -> str:
     return RAN if family.in_workflow == "publish" and family.on_conflict != "raise" else FAILED
+
+
+@pytest.mark.parametrize("as_callback", [False, True], ids=["link", "callback"])
+def test_what_celery_publishes_while_the_store_is_away_waits_for_it_at_its_start(
+    make_app, workers, ledger, valkey, start_proxy, as_callback
+):
+    """``once`` does not run without the store, and the task before it has done its work all the same."""
+    line = start_proxy(valkey.store_url)
+    rules = {"jobs.append": {"lock": "once", "key": ["key"]}}
+    app = make_app(rules, setup=note_events, url=line.url, store_options={"socket_timeout": 0.5})
+    workers(app, pool="prefork", concurrency=2)
+    tasks = app.tasks
+    if as_callback:
+        first = tasks.held.apply_async(("a",), link=tasks.append.s("b"))
+    else:
+        first = chain(tasks.held.s("a"), tasks.append.s("b"), tasks.append.s("c")).apply_async().parent.parent
+    ledger.wait_for(1, "a", ended=False)
+
+    line.refuse()
+    ledger.open_gate("gate")
+    assert first.get(timeout=20) == "a"
+    wait_until(lambda: ledger.notes("refused"))
+    line.restore()
+
+    ledger.wait_for(1, "b" if as_callback else "c", timeout=30)
+    assert [run.key for run in ledger.runs()] == (["a", "b"] if as_callback else ["a", "b", "c"])
+    assert_free(app)

@@ -62,6 +62,7 @@ def call_again_and_again(app: AppUnderTest, task: Any, rounds: int) -> None:
         assert result.get(timeout=20, interval=0.001) == result.id
         ids.append(result.id)
     assert app.ledger.ids("key") == ids
+    assert app.ledger.notes("refused") == [], "nor did any of them have to wait"
     assert app.ledger.overlaps("key") == []
     assert_free(app)
 
