@@ -21,6 +21,7 @@ from celery_dedupe.errors import ConfigurationError
 from celery_dedupe.extension import Dedupe
 
 TAG = "celery_dedupe"
+SKIP_CHECKS = "CELERY_SKIP_CHECKS"
 
 
 class CeleryDedupeConfig(AppConfig):
@@ -95,10 +96,14 @@ def _packages(module: str) -> Iterator[str]:
 
 
 def _load_tasks(app: Any) -> list[str]:
-    """Import what a worker imports. Not by the loader: Celery's Django fixup would run all checks again."""
-    app.autodiscover_tasks(force=True)
-    for module in app.loader.default_modules:
-        app.loader.import_task_module(module)
+    """Import what a worker imports, and return the names of all tasks."""
+    before = os.environ.get(SKIP_CHECKS, "")
+    # Celery's Django fixup would run all checks for it, of which this is one. To it, empty is not set.
+    os.environ[SKIP_CHECKS] = "true"
+    try:
+        app.loader.import_default_modules()
+    finally:
+        os.environ[SKIP_CHECKS] = before
     return sorted(app.tasks)
 
 

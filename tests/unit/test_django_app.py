@@ -288,6 +288,14 @@ class TestChecks:
         )
         assert "for task shop.jobs.charge" in project.check()
 
+    def test_what_a_worker_does_not_import_is_not_imported(self, project: Project) -> None:
+        project.write("stock/__init__.py", "")
+        project.write("stock/tasks.py", "import nowhere_to_be_found\n")
+        project.settings('INSTALLED_APPS += ["stock"]')
+        assert "celery_dedupe.W002" in project.check()
+        project.write("proj/celery.py", CELERY.replace("tasks()", 'tasks(["shop"])'))
+        assert "no issues" in project.check()
+
     def test_tasks_that_cannot_be_imported_are_a_warning(self, project: Project) -> None:
         project.write("shop/tasks.py", "import nowhere_to_be_found\n")
         told = project.check()
@@ -307,8 +315,10 @@ class TestChecks:
     def test_a_worker_that_runs_the_checks_is_checked_once(self, project: Project) -> None:
         # Celery's fixup runs all checks when a worker imports its tasks.
         project.write("shop/apps.py", COUNTED_CHECK)
-        counted = project.run("from proj.celery import app; app.loader.import_default_modules()")
-        assert counted == "checked\n"
+        source = "from proj.celery import app; app.loader.import_default_modules()"
+        assert project.run(source) == "checked\n"
+        # Nor does the check make Celery run all checks again.
+        assert project.manage("check").stdout.count("checked") == 1
 
 
 COUNTED_CHECK = """
