@@ -52,8 +52,9 @@ def project_app() -> Any:
         return current
     seen = []
     for package in _packages(os.environ.get("DJANGO_SETTINGS_MODULE", "")):
-        name = f"{package}.celery" if find_spec(f"{package}.celery") else package
+        name = f"{package}.celery"
         try:
+            name = name if find_spec(name) else package
             found: Any = find_app(name, imp=import_module)
         except Exception as error:  # noqa: BLE001 - whatever the project's module raises: a check tells it
             seen.append(f"{name} ({type(error).__name__}: {error})")
@@ -61,7 +62,7 @@ def project_app() -> Any:
             if isinstance(found, Celery):
                 return found
             seen.append(name)
-    raise LookupError(", ".join(seen) or "DJANGO_SETTINGS_MODULE names no package")
+    raise LookupError(", ".join(seen) or "no package: DJANGO_SETTINGS_MODULE names none")
 
 
 def check_project(**_: Any) -> list[checks.CheckMessage]:

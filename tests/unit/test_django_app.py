@@ -229,21 +229,25 @@ class TestTheAppIsFound:
         assert "proj.celery (ModuleNotFoundError: No module named 'nowhere_to_be_found')" in project.check()
         assert project.manage("migrate", "--verbosity=0").returncode == 0
 
-    def test_settings_of_a_program_without_a_module(self, project: Project) -> None:
+    def test_a_program_that_configures_django_by_itself(self, project: Project) -> None:
         project.start = ""
         told = project.run(
             """
             import os
-            del os.environ["DJANGO_SETTINGS_MODULE"]
             import django
             from django.conf import settings
-            settings.configure(INSTALLED_APPS=["celery_dedupe"])
-            django.setup()
             from django.core.checks import run_checks
+
+            settings.configure(INSTALLED_APPS=["celery_dedupe"])
+            del os.environ["DJANGO_SETTINGS_MODULE"]
+            django.setup()
+            print(run_checks(tags=["celery_dedupe"]))
+            os.environ["DJANGO_SETTINGS_MODULE"] = "gone.settings"
             print(run_checks(tags=["celery_dedupe"]))
             """
         )
-        assert "DJANGO_SETTINGS_MODULE names no package" in told
+        assert "looked in no package: DJANGO_SETTINGS_MODULE names none" in told
+        assert "looked in gone.celery (ModuleNotFoundError: No module named 'gone')" in told
 
 
 class TestChecks:
