@@ -132,7 +132,7 @@ class Guard:
         keys = tuple(ask.key for ask in asks)
         if asks:
             # The attempt that publishes its retry is over as far as copies of its message are concerned.
-            caller = Caller(call.task_id, retries=ticket.generation + 1)
+            caller = Caller(call.task_id, generation=ticket.generation + 1)
             try:
                 self.breaker.call(lambda: self.store.claim(asks, caller))
             except StoreUnavailable as error:
@@ -211,7 +211,7 @@ class Guard:
         self._tell(signals.lock_released, signals.LockReleased(run.call.task, run.call.task_id, keys, ending))
 
     def _give_up(self, run: Run, ending: Ending, asks: Sequence[FinishAsk], *, late: bool = False) -> None:
-        attempt = replace(run.attempt, retries=run.attempt.retries + (ending == "retried"))
+        attempt = replace(run.attempt, generation=run.attempt.generation + (ending == "retried"))
         found = self.store.finish(asks, attempt, well=ending in ("succeeded", "ignored", "retried"))
         for ask, mine in zip(asks, found, strict=True):
             # Late, a slot that is gone may be the one that the first try has freed, its answer lost.

@@ -18,34 +18,34 @@ class Caller:
         task_id: of the call that is about to be published.
         inside: id of the task whose body makes the call, if any: a run does not block its own successor,
             which takes over what the run still has in the queue (a claim that lives for its period).
-        retries: the retry count in the message.
+        generation: how many messages went out under the task id before this one.
         ended: tokens of runs that are known to have ended, though their record still says "running".
     """
 
     task_id: str
     inside: str = ""
-    retries: int = 0
+    generation: int = 0
     ended: tuple[str, ...] = ()
 
     @property
     def over(self) -> int:
-        """Attempts with a lower count are over. The one before this is not: it is what publishes this call,
+        """Attempts of a lower one are over. The one before this is not: it is what publishes this call,
         and until it has ended its own message must be allowed to come back."""
-        return max(0, self.retries - 1)
+        return max(0, self.generation - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Who starts: one run of one message of one task. The fields are those of ``Running``.
 
-    ``retries`` must grow with every message that a run of the task sends under its own id, or the store takes
-    the later one for a stale copy of an earlier.
+    ``generation`` must grow with every message that a run of the task sends under its own id, or the store
+    takes the later one for a stale copy of an earlier.
     """
 
     task_id: str
     token: str
     nonce: str = ""
-    retries: int = 0
+    generation: int = 0
     node: str = ""
     started: int = 0
     ended: tuple[str, ...] = ()

@@ -17,12 +17,12 @@ class Queued:
     """A task that was published and has not started: it waits in the broker, for its eta or for a retry.
 
     Attributes:
-        retries: attempts with a lower count are known to be over, so a late copy of one is stale.
+        generation: attempts of a lower one are known to be over, so a late copy of one is stale.
     """
 
     task_id: str
     expires_at: int
-    retries: int = 0
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Running:
         fence: grows with every slot given under this key, whatever was deleted or expired in between: it is
             the store's clock in microseconds, or one more than the highest in use. Only a clock that is set
             back (a failover to a server whose clock is behind) can break the order.
-        retries: the task's retry count, so that a stale copy of an earlier attempt is known as such.
+        generation: how many messages went out under the task id before, so that a stale copy of an earlier
+            attempt is known as such.
         node: the worker that runs it.
         started: the worker's own wall clock at the start, to compare with the worker's own result dates only.
         marked_until: a second copy of the message waits; until then a good end leaves an ``Ended`` mark.
@@ -45,7 +46,7 @@ class Running:
     task_id: str
     nonce: str
     fence: int
-    retries: int
+    generation: int
     node: str
     started: int
     expires_at: int

@@ -99,7 +99,7 @@ def finish(
 ) -> tuple[list[bool], Changes]:
     """Free an ending run's locks; one answer each, ``False`` where the slot was not this run's any more.
 
-    ``attempt.retries`` is the count of the attempt to come where the outcome is ``"queued"``. ``well`` says
+    ``attempt.generation`` is that of the attempt to come where the outcome is ``"queued"``. ``well`` says
     that the message needs no second run, and leaves the mark that a waiting second copy looks for.
     """
     ms = now // 1000
@@ -131,11 +131,11 @@ def _current(book: Book, changes: Changes, key: str, ms: int) -> Record:
 def _stale(record: Record, ask: BeginAsk, attempt: Attempt) -> bool:
     if record.run(attempt.token) is not None:
         return False  # The reply to an earlier, granted begin was lost on the wire.
-    counts = [part.retries for part in record.queued if part.task_id == attempt.task_id]
-    counts += [part.retries for part in record.runs_of(attempt.task_id)]
+    counts = [part.generation for part in record.queued if part.task_id == attempt.task_id]
+    counts += [part.generation for part in record.runs_of(attempt.task_id)]
     message = attempt.task_id, attempt.nonce
     return (
-        max(counts, default=0) > attempt.retries
+        max(counts, default=0) > attempt.generation
         or any((part.task_id, part.nonce) == message for part in record.ended)
         or (ask.remembers and record.done is not None and record.done.task_id == attempt.task_id)
     )
@@ -169,7 +169,7 @@ def _give_way(
     # Only now, for two locks may share a key, and one that holds outweighs one that does not.
     for ask in asks:
         if ask.hold:
-            part = Queued(attempt.task_id, ms + ask.hold, attempt.retries)
+            part = Queued(attempt.task_id, ms + ask.hold, attempt.generation)
             book[ask.key] = book[ask.key].with_queued(part)
     return book
 
@@ -183,7 +183,7 @@ def _run(record: Record, attempt: Attempt, expires_at: int, now: int) -> Running
         attempt.task_id,
         attempt.nonce,
         max([now, *(part.fence + 1 for part in record.running)]),
-        attempt.retries,
+        attempt.generation,
         attempt.node,
         attempt.started,
         expires_at,
@@ -195,7 +195,7 @@ def _ended(
 ) -> Record:
     held = run is not None or not ask.token
     if ask.outcome == "queued" and held:
-        record = record.with_queued(Queued(attempt.task_id, ms + ask.ttl, attempt.retries))
+        record = record.with_queued(Queued(attempt.task_id, ms + ask.ttl, attempt.generation))
     elif ask.outcome == "withdrawn":
         record = record.without_queued(attempt.task_id)
     elif ask.outcome == "done" and (run is not None or not (record.running or record.done)):

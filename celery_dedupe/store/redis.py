@@ -72,7 +72,7 @@ class RedisStore:
             encode(attempt.task_id),
             encode(attempt.token),
             encode(attempt.nonce),
-            attempt.retries,
+            attempt.generation,
             encode(attempt.node),
             attempt.started,
             encode_all(attempt.ended),
@@ -89,7 +89,7 @@ class RedisStore:
         return kept
 
     def finish(self, asks: Sequence[FinishAsk], attempt: Attempt, *, well: bool) -> list[bool]:
-        argv: list[Any] = [encode(attempt.task_id), attempt.retries, int(well)]
+        argv: list[Any] = [encode(attempt.task_id), attempt.generation, int(well)]
         for ask in asks:
             argv += encode(ask.token), ask.outcome, ask.ttl
         return [bool(one) for one in self._run("finish", [ask.key for ask in asks], argv)]

@@ -45,7 +45,8 @@ def record(lines: str) -> Record:
     done = [Done(decode(task_id), int(expires)) for task_id, expires in parts["d"]]
     return Record(
         tuple(
-            Queued(decode(task_id), int(expires), int(retries)) for task_id, expires, retries in parts["q"]
+            Queued(decode(task_id), int(expires), int(generation))
+            for task_id, expires, generation in parts["q"]
         ),
         tuple(_running(part) for part in parts["r"]),
         done[0] if done else None,
@@ -81,13 +82,13 @@ def begin_reply(reply: Sequence[Any]) -> BeginReply:
 
 
 def _running(part: Sequence[str]) -> Running:
-    token, task_id, nonce, fence, retries, node, started, expires, marked = part
+    token, task_id, nonce, fence, generation, node, started, expires, marked = part
     return Running(
         decode(token),
         decode(task_id),
         decode(nonce),
         int(fence),
-        int(retries),
+        int(generation),
         decode(node),
         int(started),
         int(expires),

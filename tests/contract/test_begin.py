@@ -31,7 +31,7 @@ class TestBegin:
         record = store.read(keys())
         (run,) = record.running
         assert (run.token, run.task_id, run.nonce, run.fence) == ("tok", "t1", "nonce", fence)
-        assert (run.retries, run.node, run.started, run.marked_until) == (2, "celery@host", 1234, 0)
+        assert (run.generation, run.node, run.started, run.marked_until) == (2, "celery@host", 1234, 0)
         assert near(run.expires_at - store.clock(), 7000)
         assert record == Record(running=(run,))
 
@@ -131,10 +131,10 @@ class TestBegin:
         begun(store, Attempt("t1", "tok1"), slot(keys("b")))
         store.claim([claim(keys(name), blocked_by=()) for name in "abc"], Caller("t2"))
         asks = [pass_by(keys("a"), hold=5000), slot(keys("b"), hold=9000), slot(keys("c"))]
-        assert isinstance(store.begin(asks, Attempt("t2", "tok2", retries=3)), Refused)
+        assert isinstance(store.begin(asks, Attempt("t2", "tok2", generation=3)), Refused)
         for name, hold in (("a", 5000), ("b", 9000)):
             (part,) = store.read(keys(name)).queued
-            assert (part.task_id, part.retries) == ("t2", 3)
+            assert (part.task_id, part.generation) == ("t2", 3)
             assert near(part.expires_at - store.clock(), hold)
         assert not store.read(keys("c"))
 

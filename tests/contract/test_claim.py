@@ -26,7 +26,7 @@ class TestClaim:
     def test_a_claim_is_recorded_with_its_expiry(self, store: Store, keys: Keys) -> None:
         assert store.claim([claim(keys(), ttl=5000)], Caller("t1")) is None
         (part,) = store.read(keys()).queued
-        assert (part.task_id, part.retries) == ("t1", 0)
+        assert (part.task_id, part.generation) == ("t1", 0)
         assert near(part.expires_at - store.clock(), 5000)
         assert store.read(keys()) == Record(queued=(part,))
 
@@ -94,7 +94,7 @@ class TestClaim:
         (part,) = store.read(keys()).queued
         assert near(part.expires_at - store.clock(), 5000)
         begun(store, Attempt("t1", "tok"), slot(keys()))
-        assert store.claim([everything], Caller("t1", retries=1)) is None
+        assert store.claim([everything], Caller("t1", generation=1)) is None
 
     def test_a_run_does_not_block_what_its_own_body_publishes(self, store: Store, keys: Keys) -> None:
         begun(store, Attempt("outer", "tok"), slot(keys()))

@@ -91,11 +91,11 @@ class TestFinish:
     def test_a_late_or_repeated_release_holds_nothing(self, store: Store, keys: Keys, outcome: str) -> None:
         begun(store, Attempt("t1", "tok1"), slot(keys()))
         finish = FinishAsk(keys(), "tok1", outcome, MINUTE)
-        store.finish([finish], Attempt("t1", "tok1", retries=1), well=True)
+        store.finish([finish], Attempt("t1", "tok1", generation=1), well=True)
         if outcome == "queued":
-            begun(store, Attempt("t1", "tok2", retries=1), slot(keys()))
+            begun(store, Attempt("t1", "tok2", generation=1), slot(keys()))
             store.finish([FinishAsk(keys(), "tok2", "free")], Attempt("t1", "tok2"), well=True)
-        assert store.finish([finish], Attempt("t1", "tok1", retries=1), well=True) == [False]
+        assert store.finish([finish], Attempt("t1", "tok1", generation=1), well=True) == [False]
         assert not store.read(keys())
 
     def test_done_is_remembered_for_its_time(self, store: Store, keys: Keys) -> None:
@@ -143,7 +143,7 @@ class TestFinish:
 
     def test_a_lock_without_a_slot_is_always_found(self, store: Store, keys: Keys) -> None:
         ask = FinishAsk(keys(), "", "queued", MINUTE)
-        assert store.finish([ask], Attempt("t1", "tok", retries=2), well=False) == [True]
+        assert store.finish([ask], Attempt("t1", "tok", generation=2), well=False) == [True]
         (part,) = store.read(keys()).queued
         assert part == Queued("t1", part.expires_at, 2)
 

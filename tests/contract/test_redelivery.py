@@ -94,11 +94,11 @@ class TestRedelivery:
 
     def test_nor_for_another_message_of_the_same_task(self, store: Store, keys: Keys) -> None:
         begun(store, Attempt("t1", "tok1", "n0"), slot(keys()))
-        reply = store.begin([slot(keys(), mark=MINUTE)], Attempt("t1", "tok2", "n1", retries=1))
+        reply = store.begin([slot(keys(), mark=MINUTE)], Attempt("t1", "tok2", "n1", generation=1))
         assert isinstance(reply, Redelivered)
         store.finish([FinishAsk(keys(), "tok1", "free")], Attempt("t1", "tok1"), well=True)
         assert not store.read(keys()).ended
-        begun(store, Attempt("t1", "tok2", "n1", retries=1), slot(keys()))
+        begun(store, Attempt("t1", "tok2", "n1", generation=1), slot(keys()))
 
     def test_the_mark_ends_by_itself(self, store: Store, keys: Keys) -> None:
         leave_mark(store, keys(), mark=200)
@@ -124,29 +124,31 @@ class TestRetries:
     def test_a_retry_goes_back_to_queued_and_keeps_others_out(self, store: Store, keys: Keys) -> None:
         begun(store, Attempt("t1", "tok0"), slot(keys()))
         finish = FinishAsk(keys(), "tok0", "queued", 5000)
-        assert store.finish([finish], Attempt("t1", "tok0", retries=1), well=False) == [True]
+        assert store.finish([finish], Attempt("t1", "tok0", generation=1), well=False) == [True]
         record = store.read(keys())
         (part,) = record.queued
-        assert (part.task_id, part.retries, record.running) == ("t1", 1, ())
+        assert (part.task_id, part.generation, record.running) == ("t1", 1, ())
         assert near(part.expires_at - store.clock(), 5000)
         assert holder_ids(store.claim([claim(keys())], Caller("t2"))) == ["t1"]
-        begun(store, Attempt("t1", "tok1", retries=1), slot(keys()))
+        begun(store, Attempt("t1", "tok1", generation=1), slot(keys()))
 
     def test_a_late_copy_of_an_earlier_attempt_is_over(self, store: Store, keys: Keys) -> None:
         begun(store, Attempt("t1", "tok0", "n0"), slot(keys()))
         finish = FinishAsk(keys(), "tok0", "queued", MINUTE)
-        store.finish([finish], Attempt("t1", "tok0", retries=1), well=False)
+        store.finish([finish], Attempt("t1", "tok0", generation=1), well=False)
         begun(store, Attempt("other", "other"), slot(keys()))
         late = Attempt("t1", "late", "n0", ended=("other",))
         before = store.read(keys())
         assert store.begin([slot(keys())], late) == Over()
         assert store.begin([pass_by(keys())], late) == Over()
         assert store.read(keys()) == before, "it costs the retry nothing"
-        begun(store, Attempt("t1", "tok1", "n1", retries=1), slot(keys(), limit=5))
+        begun(store, Attempt("t1", "tok1", "n1", generation=1), slot(keys(), limit=5))
         assert store.begin([slot(keys(), limit=5)], late) == Over(), "nor does it run beside the retry"
 
     def test_even_where_another_lock_of_the_list_would_refuse_it(self, store: Store, keys: Keys) -> None:
-        store.finish([FinishAsk(keys("b"), "", "queued", MINUTE)], Attempt("t1", "", retries=1), well=False)
+        store.finish(
+            [FinishAsk(keys("b"), "", "queued", MINUTE)], Attempt("t1", "", generation=1), well=False
+        )
         begun(store, Attempt("t2", "tok2"), slot(keys("a")))
         before = store.read(keys("b"))
         assert store.begin([slot(keys("b")), slot(keys("a"))], Attempt("t1", "late")) == Over()
@@ -157,11 +159,11 @@ class TestRetries:
     ) -> None:
         # Killed between the claim and the send, the task has nothing left but its first message.
         begun(store, Attempt("t1", "tok0", "n0"), slot(keys(), lease=SHORT))
-        assert store.claim([claim(keys())], Caller("t1", inside="t1", retries=1)) is None
+        assert store.claim([claim(keys())], Caller("t1", inside="t1", generation=1)) is None
         wait_until(lambda: not store.read(keys()).running, 5)
         begun(store, Attempt("t1", "again", "n0"), slot(keys()))
 
     def test_while_the_one_before_it_is(self, store: Store, keys: Keys) -> None:
-        store.claim([claim(keys())], Caller("t1", inside="t1", retries=2))
-        assert store.begin([slot(keys())], Attempt("t1", "late", "n0", retries=0)) == Over()
-        begun(store, Attempt("t1", "again", "n1", retries=1), slot(keys()))
+        store.claim([claim(keys())], Caller("t1", inside="t1", generation=2))
+        assert store.begin([slot(keys())], Attempt("t1", "late", "n0", generation=0)) == Over()
+        begun(store, Attempt("t1", "again", "n1", generation=1), slot(keys()))

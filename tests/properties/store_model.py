@@ -30,7 +30,7 @@ class Part:
     key: str
     id: str
     until: int  # ms; 0 is for ever
-    retries: int = 0
+    generation: int = 0
     token: str = ""
     nonce: str = ""
     fence: int = 0
@@ -69,9 +69,9 @@ class Model:
                 self.parts.append(Part("ended", key, "", part.until, nonce=part.token))
                 self.parts.remove(part)
 
-    def queue(self, key: str, task_id: str, ttl: int, retries: int) -> None:
+    def queue(self, key: str, task_id: str, ttl: int, generation: int) -> None:
         self.remove(key, "queued", id=task_id)
-        self.parts.append(Part("queued", key, task_id, self.now + ttl, retries))
+        self.parts.append(Part("queued", key, task_id, self.now + ttl, generation))
 
     def claim(self, asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
         self.forget_the_past()
@@ -90,7 +90,7 @@ class Model:
                     return Refused(place, holders)
             self.remove(ask.key, "queued", id=caller.inside)
             # A retry is published by the attempt before it, which is not over while it does so.
-            self.queue(ask.key, caller.task_id, ask.ttl, max(caller.retries, 1) - 1)
+            self.queue(ask.key, caller.task_id, ask.ttl, max(caller.generation, 1) - 1)
         return None
 
     def withdraw(self, keys: Collection[str], task_id: str, running: bool) -> None:
@@ -130,7 +130,7 @@ class Model:
             return False
         own = [part for part in self.parts if part.key == ask.key and part.id == attempt.task_id]
         return any(
-            (part.kind in ("queued", "running") and part.retries > attempt.retries)
+            (part.kind in ("queued", "running") and part.generation > attempt.generation)
             or (part.kind == "ended" and part.nonce == attempt.nonce)
             or (part.kind == "done" and ask.remembers)
             for part in own
@@ -147,7 +147,7 @@ class Model:
             self.remove(ask.key, "queued", id=attempt.task_id)
         for ask in asks:
             if ask.hold:
-                self.queue(ask.key, attempt.task_id, ask.hold, attempt.retries)
+                self.queue(ask.key, attempt.task_id, ask.hold, attempt.generation)
 
     def take(self, ask: BeginAsk, attempt: Attempt) -> int:
         self.remove(ask.key, "queued", id=attempt.task_id)
@@ -161,7 +161,9 @@ class Model:
         fence = self.tick
         for part in runs:
             fence = max(fence, part.fence + 1)
-        run = Part("running", ask.key, attempt.task_id, self.now + ask.lease, attempt.retries, attempt.token)
+        run = Part(
+            "running", ask.key, attempt.task_id, self.now + ask.lease, attempt.generation, attempt.token
+        )
         run.nonce, run.fence, run.node, run.started = attempt.nonce, fence, attempt.node, attempt.started
         self.parts.append(run)
         return fence
@@ -188,7 +190,7 @@ class Model:
             self.remove(ask.key, "running", token=ask.token)
             self.remove(ask.key, "ended", id="", nonce=ask.token)
             if ask.outcome == "queued" and (run or not ask.token):
-                self.queue(ask.key, attempt.task_id, ask.ttl, attempt.retries)
+                self.queue(ask.key, attempt.task_id, ask.ttl, attempt.generation)
             if ask.outcome == "withdrawn":
                 self.remove(ask.key, "queued", id=attempt.task_id)
             unknown = not self.at(ask.key, "running") and not self.at(ask.key, "done")
@@ -224,10 +226,10 @@ class Model:
         self.forget_the_past()
         done = [Done(part.id, part.until) for part in self.at(key, "done")]
         return Record(
-            tuple(Queued(part.id, part.until, part.retries) for part in self.at(key, "queued")),
+            tuple(Queued(part.id, part.until, part.generation) for part in self.at(key, "queued")),
             tuple(
                 Running(
-                    part.token, part.id, part.nonce, part.fence, part.retries, part.node, part.started,
+                    part.token, part.id, part.nonce, part.fence, part.generation, part.node, part.started,
                     part.until, part.marked,
                 )
                 for part in self.at(key, "running")

@@ -48,8 +48,8 @@ def lists_of(asks: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 attempts = st.builds(
-    lambda task_id, number, nonce, retries, ended: Attempt(
-        task_id, f"{task_id}/{number}", nonce, retries, "node", 7, ended
+    lambda task_id, number, nonce, generation, ended: Attempt(
+        task_id, f"{task_id}/{number}", nonce, generation, "node", 7, ended
     ),
     ids,
     st.sampled_from((1, 2)),
@@ -133,11 +133,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.everywhere(lambda store: store.clock(), self.model.now)
 
     @rule(asks=lists_of(st.tuples(keys, ttls, states)), who=ids, inside=st.just("") | ids,
-          retries=counts, ended=ended)  # fmt: skip
-    def claim(self, asks: list[Any], who: str, inside: str, retries: int, ended: tuple[str, ...]) -> None:
+          generation=counts, ended=ended)  # fmt: skip
+    def claim(self, asks: list[Any], who: str, inside: str, generation: int, ended: tuple[str, ...]) -> None:
         self.turn(1)
         wanted = [ClaimAsk(self.key(key), ttl, blocked_by) for key, ttl, blocked_by in asks]
-        caller = Caller(who, inside, retries, ended)
+        caller = Caller(who, inside, generation, ended)
         self.everywhere(lambda store: store.claim(wanted, caller), self.model.claim(wanted, caller))
 
     @rule(names=lists_of(keys), who=ids, running=st.booleans())

@@ -1,11 +1,11 @@
 -- Ends the queued claims of a task and takes its running slots: all of them, or none.
 -- KEYS   the locks
--- ARGV   task id, token, nonce, retries, node, started, tokens known to have ended (blanks between),
+-- ARGV   task id, token, nonce, generation, node, started, tokens known to have ended (blanks between),
 --        then for each key: slot ('1' or '0'), limit, lease ms, hold ms, mark ms, remembers ('1' or '0'),
 --        trace ms
 -- reply  ['begun', a fence for each key], ['refused', index, holders as in claim.lua],
 --        ['redelivered', index, ms left of the copy that runs], ['over']
-local id, token, nonce, retries, node, started, ended =
+local id, token, nonce, generation, node, started, ended =
   ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local asks = {}
 for i, key in ipairs(KEYS) do
@@ -18,10 +18,10 @@ end
 local function stale(record, ask)
   if find(record.r, 1, token) then return false end
   for _, part in ipairs(record.q) do
-    if part[1] == id and tonumber(part[3]) > tonumber(retries) then return true end
+    if part[1] == id and tonumber(part[3]) > tonumber(generation) then return true end
   end
   for _, part in ipairs(record.r) do
-    if part[2] == id and tonumber(part[5]) > tonumber(retries) then return true end
+    if part[2] == id and tonumber(part[5]) > tonumber(generation) then return true end
   end
   if marked(record, id, nonce) then return true end
   return ask.remembers and record.d and record.d[1] == id
@@ -52,7 +52,7 @@ end
 local function give_way()
   for _, ask in ipairs(asks) do drop(load(ask.key).q, 1, id) end
   for _, ask in ipairs(asks) do
-    if ask.hold > 0 then queue(load(ask.key), id, ask.hold, retries) end
+    if ask.hold > 0 then queue(load(ask.key), id, ask.hold, generation) end
   end
 end
 
@@ -60,7 +60,7 @@ local function run(record, lease, trace)
   local mine, fence = find(record.r, 1, token), tick
   if not mine then
     for _, part in ipairs(record.r) do fence = math.max(fence, tonumber(part[4]) + 1) end
-    mine = {token, id, nonce, int(fence), retries, node, started, '', '0'}
+    mine = {token, id, nonce, int(fence), generation, node, started, '', '0'}
     table.insert(record.r, mine)
   end
   mine[8] = int(now + lease)

@@ -1,9 +1,9 @@
 -- Frees the locks of an ending run, owner-checked by the run's token.
 -- KEYS   the locks
--- ARGV   task id, retries of the attempt to come, '1' if the message needs no second run,
+-- ARGV   task id, generation of the attempt to come, '1' if the message needs no second run,
 --        then for each key: token or '-', outcome ('free', 'done', 'queued', 'withdrawn'), ttl ms, 0 for ever
 -- reply  for each key: 1, or 0 where the slot was another's, or gone, already
-local id, retries, well = ARGV[1], ARGV[2], ARGV[3] == '1'
+local id, generation, well = ARGV[1], ARGV[2], ARGV[3] == '1'
 local runs, results, reply = {}, {}, {}
 -- Two locks may share a key and so a run: all are looked up before any is freed.
 for i, key in ipairs(KEYS) do
@@ -16,7 +16,7 @@ for i, key in ipairs(KEYS) do
   local held = run or token == '-'
   forget(record, token)
   unmark(record, '-', token)
-  if outcome == 'queued' and held then queue(record, id, ttl, retries)
+  if outcome == 'queued' and held then queue(record, id, ttl, generation)
   elseif outcome == 'withdrawn' then drop(record.q, 1, id)
   elseif outcome == 'done' and (run or not (record.d or record.r[1])) then
     record.d = {id, ttl == 0 and '0' or int(now + ttl)}

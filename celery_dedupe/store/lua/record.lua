@@ -1,7 +1,7 @@
 -- A record's text, one line a part (core/record.py has the same as values). Ids, tokens and nodes are
 -- percent-encoded by the client, so a blank always separates. An expiry of 0 means never.
---   q <task id> <expires at> <retries>
---   r <token> <task id> <nonce> <fence> <retries> <node> <started> <expires at> <marked until>
+--   q <task id> <expires at> <generation>
+--   r <token> <task id> <nonce> <fence> <generation> <node> <started> <expires at> <marked until>
 --   d <task id> <expires at>
 --   e <task id, or - > <nonce, or the token of a run that was ended since its result is final> <expires at>
 --   t <task id> <token> <started> <expires at>
@@ -62,9 +62,9 @@ local function find(parts, field, value)
   end
 end
 
-local function queue(record, id, ttl, retries)
+local function queue(record, id, ttl, generation)
   drop(record.q, 1, id)
-  table.insert(record.q, {id, int(now + ttl), retries})
+  table.insert(record.q, {id, int(now + ttl), generation})
 end
 
 local function left(expiry)
