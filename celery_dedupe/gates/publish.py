@@ -133,6 +133,8 @@ class PublishGate:
         if not policies and override is None:
             return None
         within = any(options.get(name) for name in ("parent_id", "root_id", "group_id"))
+        # Older Celery publishes a chord's body with nothing but what freezing gave it.
+        within = within or bool(task and task_id and options.get("reply_to"))
         attended = not within and options.get("add_to_parent", True)
         serializer = messages.serializer_of(self._desk.app, name, options)
         return _Publishing(self, policies, override, bool(task_id and within), attended, serializer)
