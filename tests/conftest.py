@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.apps.assembly import AppUnderTest, variables
 from tests.harness.ledger import Ledger
@@ -15,6 +17,11 @@ from tests.harness.proxies import Proxy
 from tests.harness.reaper import Reaper
 from tests.harness.servers import ValkeyServer, require_service
 from tests.harness.workers import Workers
+
+# The same examples in each run of CI: a change is judged by what it does. Elsewhere new ones each time.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 WORKERS = pytest.StashKey[Workers]()
 
