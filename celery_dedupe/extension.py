@@ -54,7 +54,11 @@ class Dedupe:
         self._connected: list[tuple[Any, str]] = []
 
     def init_app(self, app: Celery | None = None) -> Dedupe:
-        """Attach to the app's signals and return the extension. On an app that has one already: no effect."""
+        """Attach to the app's signals and return the extension.
+
+        On an app that has one already it has no effect; if that one was made with other settings, it raises
+        ``ConfigurationError``.
+        """
         app = app or self.app
         if app is None:
             raise ConfigurationError(
@@ -64,6 +68,11 @@ class Dedupe:
         app = getattr(app, "_get_current_object", lambda: app)()
         attached: Dedupe | None = app.__dict__.get(ATTRIBUTE)
         if attached is not None:
+            if self._overrides and self._overrides != attached._overrides:
+                raise ConfigurationError(
+                    f"{app!r} has a Dedupe already, which these settings would not reach: "
+                    f"{', '.join(self._overrides)}; write them as dedupe_... in the app's configuration"
+                )
             return attached
         if self._connected:
             raise ConfigurationError(
@@ -104,6 +113,17 @@ class Dedupe:
         self._guard = self._settings = None
         self._policies.clear()
         self._signatures.clear()
+
+    def check(self) -> None:
+        """Raise ``ConfigurationError`` for the first setting, rule or task that is wrong; connects nowhere.
+
+        A worker does this when it starts. A program that only publishes finds a mistake at its first publish
+        of the task, unless it calls this before: in a test, or when it starts.
+        """
+        for name in self.app.tasks:
+            self.policies(name)
+        if self.settings.mode != "off":
+            self.guard  # noqa: B018 - opens the store: a bad URL or option shows here
 
     @property
     def settings(self) -> Settings:
@@ -235,10 +255,7 @@ class Dedupe:
     def _on_worker_init(self, **_: Any) -> None:
         """A worker does not start with a bad setting: better now, in one line, than task by task later."""
         try:
-            for name in self.app.tasks:
-                self.policies(name)
-            if self.settings.mode != "off":
-                self.guard  # noqa: B018 - opens the store: a bad URL or option shows here
+            self.check()
         except ConfigurationError as error:
             raise SystemExit(f"celery-dedupe: {error}") from None
         self._run_gate.install()

@@ -81,7 +81,7 @@ class Guard:
         self.store = store
         self.breaker = Breaker()
         self.heartbeat = Heartbeat(self._renew, self._lost)
-        self._observe = observe
+        self.observe = observe
         self._app = app
         self._state_of = state_of
 
@@ -170,7 +170,7 @@ class Guard:
             return self._report(run, Quiet("an earlier delivery of this message has ended well"))
         delay = verdicts.wait_delay(ticket, random.random())
         pairs = zip(policies, ticket.keys, strict=True)
-        back = not self._observe and any(verdicts.may_wait(policy, ticket) for policy in policies)
+        back = not self.observe and any(verdicts.may_wait(policy, ticket) for policy in policies)
         asked = [(p, ask) for p, key in pairs if (ask := verdicts.begin_ask(p, key, delay, comes_back=back))]
         if not asked:
             return run
@@ -262,7 +262,7 @@ class Guard:
 
     def _duplicate(self, call: Call, ticket: Ticket, policy: Policy, key: str, reply: Refused) -> Drop | bool:
         found = verdicts.duplicate(reply.holders[0], call.task, key)
-        published = self._observe or verdicts.must_publish(policy, ticket)
+        published = self.observe or verdicts.must_publish(policy, ticket)
         event = signals.PublishDropped(call.task, call.task_id, policy.lock, found, published)
         what = "published all the same" if published else "not published"
         _log_duplicate(f"{what}: duplicate", call, found)
@@ -308,7 +308,7 @@ class Guard:
             policy, ask = asked[reply.index]
             verdict = verdicts.on_conflict(policy, ask.key, run.call.task, reply.holders, run.ticket, delay)
             kept = any(ask.hold for _, ask in asked) or any(policy.traits.periodic for policy in run.policies)
-            if kept and isinstance(verdict, (Skip, Raise)) and not self._observe:
+            if kept and isinstance(verdict, (Skip, Raise)) and not self.observe:
                 self.withdraw(run.ticket.keys, run.call.task_id)
         return self._report(run, verdict)
 
@@ -323,7 +323,7 @@ class Guard:
     def _goes_on(
         self, error: StoreUnavailable, call: Call, policies: Policies, stage: Literal["publish", "start"]
     ) -> bool:
-        if not self._observe and any(policy.on_store_error == "refuse" for policy in policies):
+        if not self.observe and any(policy.on_store_error == "refuse" for policy in policies):
             return False
         self.report_unprotected(call.task, call.task_id, str(error), stage)
         return True
@@ -334,15 +334,15 @@ class Guard:
         reason = "duplicate" if isinstance(verdict, Skip) else verdict.reason
         decision: Any = type(verdict).__name__.lower()
         call = run.call
-        event = signals.RunRefused(call.task, call.task_id, decision, found, delay, reason, self._observe)
-        what = "would " + decision if self._observe else decision
+        event = signals.RunRefused(call.task, call.task_id, decision, found, delay, reason, self.observe)
+        what = "would " + decision if self.observe else decision
         what = f"{what} {delay:.1f} s" if delay else what
         if found:
             _log_duplicate(f"{what}: {reason}", call, found)
         else:
             logger.info("%s[%s] %s: %s", call.task, call.task_id, what, reason)
         self._tell(signals.run_refused, event)
-        return run if self._observe else verdict
+        return run if self.observe else verdict
 
     def _release(
         self, send: Callable[[], None], within: float, late: Callable[[], None] | None = None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
@@ -20,6 +21,8 @@ from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
 from celery_dedupe.gates.desk import VERDICT, Desk, claimed_by, current_run, end_as_duplicate, refusal
 from celery_dedupe.gates.results import SecondResults
 from celery_dedupe.guard import Drop, Run
+
+logger = logging.getLogger("celery_dedupe")
 
 
 @dataclass(slots=True)
@@ -145,7 +148,7 @@ class PublishGate:
         publishing.task_id = call.task_id
         nonce = secrets.token_hex(4)
         if run is not None:
-            # Never its own duplicate: the run still holds the claim, and its end puts it back in the queue.
+            # Never its own duplicate: the run still holds its slots, and its end puts them back in the queue.
             run.retry_in = call.eta_in
             ticket = replace(
                 run.ticket, generation=run.ticket.generation + 1, nonce=nonce, waits=0, waited=0.0
@@ -154,9 +157,19 @@ class PublishGate:
             headers[HEADER] = ticket.to_header()
             return None
         publishing.promised = publishing.promised or call.workflow
+        try:
+            keys = desk.keys(call, policies)
+        except Exception as error:
+            if publishing.attended and not desk.guard.observe:
+                raise
+            # Nobody is there to mend it: a link of a chain would fail the task it follows.
+            logger.exception("%s[%s] is published without a claim", name, call.task_id)
+            desk.guard.report_unprotected(name, call.task_id, f"{type(error).__name__}: {error}", "publish")
+            headers.pop(HEADER, None)  # One that came along with other headers is another message's.
+            return None
         inside = current_run()
         ticket = Ticket(
-            desk.keys(call, policies),
+            keys,
             nonce,
             portable(publishing.override),
             generation=_generation(call.task_id, headers, inside),
@@ -181,7 +194,8 @@ class PublishGate:
         if isinstance(why, Exception):
             raise why
         found = why.duplicate
-        if options.get("task_id") and publishing.promised and dropped.request is not None:
+        if options.get("task_id") not in (None, found.task_id) and dropped.request is not None:
+            # Whoever has chosen the id may wait for it.
             end_as_duplicate(app.backend, dropped.request, found)
         if why.policy.on_duplicate == "raise" and publishing.attended:
             raise refusal(found)

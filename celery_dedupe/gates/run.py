@@ -136,6 +136,8 @@ class RunGate:
             if not request.is_eager:
                 end_as_duplicate(task.backend, request, verdict.duplicate)
             raise Ignore(f"duplicate of {verdict.duplicate.task_id}")
+        if isinstance(verdict, Wait) and request.is_eager and verdict.duplicate is not None:
+            raise refusal(verdict.duplicate)  # There is no message that could come back.
         if isinstance(verdict, Wait) and not request.is_eager:
             self._send_again(task, task_id, verdict)
         raise Ignore(verdict.reason)

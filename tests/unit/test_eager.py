@@ -6,7 +6,7 @@ import pytest
 from celery import Celery
 from celery.app.task import Task
 
-from celery_dedupe import Dedupe
+from celery_dedupe import Dedupe, DuplicateTask
 
 ONCE = {"t.*": "once"}
 
@@ -70,6 +70,26 @@ def test_so_it_is_for_a_task_with_a_base_of_its_own_once_the_app_is_finalized(ap
     assert ran == [7]
     if base is Starting:
         assert type(app.tasks["t.charge"]).started == 1, "the task's own before_start runs for a run only"
+
+
+def test_a_call_that_would_have_to_wait_is_told_that_it_did_not_run():
+    app = Celery("eager", set_as_current=False, broker="memory://", backend="cache+memory://")
+    app.conf.update(task_always_eager=True, dedupe_url="memory://", dedupe_eager=True)
+    app.conf.dedupe_rules = {"t.*": "queue_and_run"}
+    Dedupe(app).init_app()
+    inner = []
+
+    @app.task(name="t.sync", shared=False)
+    def sync(account, again=True):
+        if not inner:
+            inner.append(None)
+            inner[0] = sync.delay(account)
+
+    assert sync.delay(7).state == "SUCCESS"
+    assert inner[0].state == "FAILURE"
+    assert isinstance(inner[0].result, DuplicateTask)
+    app.dedupe.close()
+    app.close()
 
 
 def test_without_dedupe_eager_no_call_takes_a_lock(app):

@@ -49,13 +49,27 @@ def test_every_signal_has_our_receiver_first(local_app):
 def test_init_app_twice_is_once(local_app):
     a = local_app({"t": "until_finished"})
     attached, send_task = receivers(), a.app.send_task
-    again = Dedupe(a.app, rules={}).init_app()
+    again = Dedupe(a.app).init_app()
     assert again is a.dedupe is a.app.dedupe
     assert a.dedupe.init_app() is a.dedupe
     assert receivers() == attached
     assert a.app.send_task == send_task
     a.task().delay(1)
     assert a.store.calls == ["claim"]
+
+
+def test_a_second_one_with_settings_of_its_own_is_told_that_they_would_not_count(local_app):
+    a = local_app({"t": "until_finished"})
+    with pytest.raises(ConfigurationError, match=r"has a Dedupe already.*rules"):
+        Dedupe(a.app, rules={"t": "once"}).init_app()
+    assert a.app.dedupe is a.dedupe
+
+
+def test_check_tells_a_publisher_of_a_rule_that_does_not_fit_before_its_first_call(local_app):
+    a = local_app({"t": {"key": ["account"]}})
+    a.task()
+    with pytest.raises(ConfigurationError, match="account"):
+        a.dedupe.check()
 
 
 def test_close_puts_everything_back(local_app):

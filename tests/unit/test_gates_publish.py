@@ -510,6 +510,53 @@ def test_an_id_of_the_callers_own_is_never_its_own_duplicate(local_app):
     assert a.waiting() == 2
 
 
+def test_whoever_waits_for_an_id_of_its_own_is_told_that_it_was_a_duplicate(local_app):
+    a = local_app({"t": "until_finished"})
+    t = a.task()
+    first = t.delay(1)
+    assert duplicate_of(t.apply_async((1,), task_id="mine")).task_id == first.id
+    mine = t.AsyncResult("mine")
+    assert (mine.state, str(mine.result)) == ("REVOKED", f"duplicate of {first.id}")
+    assert a.waiting() == 1
+
+
+def test_work_done_once_under_an_id_keeps_its_result_when_that_id_is_used_again(local_app):
+    a = local_app({"t": "once"})
+    t = a.task()
+    t.apply_async((1,), task_id="mine")
+    a.run_next()
+    assert duplicate_of(t.apply_async((1,), task_id="mine")).state == "done"
+    assert t.AsyncResult("mine").state == "SUCCESS"
+
+
+# Arguments without a key
+
+
+def test_observe_sends_a_call_that_has_no_key(local_app):
+    a = local_app({"t": "until_finished"}, mode="observe", conf={"task_serializer": "pickle"})
+    t = a.task()
+    t.delay(object())
+    assert a.waiting() == 1
+    (event,) = a.told(RanUnprotected)
+    assert (event.stage, "UnkeyableArguments" in event.reason) == ("publish", True)
+
+
+def test_a_link_that_has_no_key_does_not_fail_the_task_it_follows(local_app):
+    a = local_app({"t": "until_finished"})
+    a.dedupe.keys = _no_key
+    t = a.task()
+    t.apply_async((1,), parent_id="parent", headers={"dedupe": {"v": 1, "k": ["another's"], "n": "x"}})
+    (message,) = a.messages()
+    assert "dedupe" not in message.headers
+    assert [event.stage for event in a.told(RanUnprotected)] == ["publish"]
+    with pytest.raises(UnkeyableArguments):
+        t.delay(1)
+
+
+def _no_key(call, policies):
+    raise UnkeyableArguments("no key")
+
+
 # Modes
 
 
