@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import secrets
 import time
@@ -11,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from celery_dedupe import signals
 from celery_dedupe.core import verdicts
 from celery_dedupe.core.asks import (
     Attempt,
@@ -28,13 +26,12 @@ from celery_dedupe.core.asks import (
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.ticket import Ticket
-from celery_dedupe.core.verdicts import Duplicate, Ending, Quiet, Raise, Refusal, Skip, Wait
+from celery_dedupe.core.verdicts import Duplicate, Ending, Quiet, Raise, Refusal, Skip
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.heartbeat import Heartbeat, Lease
+from celery_dedupe.reports import Reports
 from celery_dedupe.store.breaker import Breaker
 from celery_dedupe.store.protocol import Store
-
-logger = logging.getLogger("celery_dedupe")
 
 RELEASED_WITHIN = 3600.0  # seconds that a release is tried for: as long as a queued claim lives by default
 
@@ -80,9 +77,9 @@ class Guard:
     ) -> None:
         self.store = store
         self.breaker = Breaker()
-        self.heartbeat = Heartbeat(self._renew, self._lost)
+        self.reports = Reports(app, observe=observe)
+        self.heartbeat = Heartbeat(self._renew, self.reports.lost)
         self.observe = observe
-        self._app = app
         self._state_of = state_of
 
     def claim(self, call: Call, policies: Policies, ticket: Ticket, *, attended: bool = True) -> Drop | bool:
@@ -119,7 +116,7 @@ class Guard:
             raise
         if reply is not None:
             return self._duplicate(call, ticket, asked[reply.index][0], keys[reply.index], reply)
-        self._tell(signals.lock_taken, signals.LockTaken(call.task, call.task_id, "queued", keys))
+        self.reports.taken(call, "queued", keys)
         return True
 
     def claim_retry(self, call: Call, policies: Policies, ticket: Ticket) -> tuple[str, ...]:
@@ -136,7 +133,7 @@ class Guard:
             try:
                 self.breaker.call(lambda: self.store.claim(asks, caller))
             except StoreUnavailable as error:
-                self.report_unprotected(call.task, call.task_id, str(error), "publish")
+                self.reports.unprotected(call.task, call.task_id, "publish", str(error))
             except BaseException:
                 self.withdraw(keys, call.task_id)
                 raise
@@ -208,7 +205,7 @@ class Guard:
             lambda: self._give_up(run, ending, late, late=True),
         )
         keys = tuple(ask.key for ask in asks)
-        self._tell(signals.lock_released, signals.LockReleased(run.call.task, run.call.task_id, keys, ending))
+        self.reports.released(run.call, keys, ending)
 
     def _give_up(self, run: Run, ending: Ending, asks: Sequence[FinishAsk], *, late: bool = False) -> None:
         attempt = replace(run.attempt, generation=run.attempt.generation + (ending == "retried"))
@@ -216,16 +213,7 @@ class Guard:
         for ask, mine in zip(asks, found, strict=True):
             # Late, a slot that is gone may be the one that the first try has freed, its answer lost.
             if not (mine or late):
-                logger.warning(
-                    "%s[%s] ended (%s) after it lost its lease on %s: another run may have overlapped it",
-                    run.call.task, run.call.task_id, ending, ask.key,
-                )  # fmt: skip
-
-    def report_unprotected(
-        self, task: str, task_id: str, reason: str, stage: Literal["publish", "start"] = "start"
-    ) -> None:
-        """Tell that a task goes on without its locks."""
-        self._tell(signals.ran_unprotected, signals.RanUnprotected(task, task_id, stage, reason))
+                self.reports.ended_without(run.call, ask.key, ending)
 
     def abandon(self) -> None:
         """Free the slots this process still holds: its runs were cut short by the worker's shutdown."""
@@ -263,10 +251,7 @@ class Guard:
     def _duplicate(self, call: Call, ticket: Ticket, policy: Policy, key: str, reply: Refused) -> Drop | bool:
         found = verdicts.duplicate(reply.holders[0], call.task, key)
         published = self.observe or verdicts.must_publish(policy, ticket)
-        event = signals.PublishDropped(call.task, call.task_id, policy.lock, found, published)
-        what = "published all the same" if published else "not published"
-        _log_duplicate(f"{what}: duplicate", call, found)
-        self._tell(signals.publish_dropped, event)
+        self.reports.dropped(call, policy.lock, found, published=published)
         return False if published else Drop(policy, found)
 
     def _begun(
@@ -289,7 +274,7 @@ class Guard:
             self.heartbeat.hold(run.leases)
             keys = tuple(key for _, key, _ in held)
             taken = tuple(fence for _, _, fence in held)
-            self._tell(signals.lock_taken, signals.LockTaken(call.task, call.task_id, "running", keys, taken))
+            self.reports.taken(call, "running", keys, taken)
         return run
 
     def _refused(
@@ -325,23 +310,11 @@ class Guard:
     ) -> bool:
         if not self.observe and any(policy.on_store_error == "refuse" for policy in policies):
             return False
-        self.report_unprotected(call.task, call.task_id, str(error), stage)
+        self.reports.unprotected(call.task, call.task_id, stage, str(error))
         return True
 
     def _report(self, run: Run, verdict: Refusal) -> Run | Refusal:
-        found = None if isinstance(verdict, Quiet) else verdict.duplicate
-        delay = verdict.delay if isinstance(verdict, Wait) else 0.0
-        reason = "duplicate" if isinstance(verdict, Skip) else verdict.reason
-        decision: Any = type(verdict).__name__.lower()
-        call = run.call
-        event = signals.RunRefused(call.task, call.task_id, decision, found, delay, reason, self.observe)
-        what = "would " + decision if self.observe else decision
-        what = f"{what} {delay:.1f} s" if delay else what
-        if found:
-            _log_duplicate(f"{what}: {reason}", call, found)
-        else:
-            logger.info("%s[%s] %s: %s", call.task, call.task_id, what, reason)
-        self._tell(signals.run_refused, event)
+        self.reports.refused(run.call, verdict)
         return run if self.observe else verdict
 
     def _release(
@@ -356,24 +329,3 @@ class Guard:
     def _renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
         # Not through the breaker: it is one call an interval, and a pause of 5 s would cost a short lease.
         return self.store.renew(asks)
-
-    def _lost(self, lease: Lease) -> None:
-        logger.warning(
-            "%s[%s] lost its lease on %s while it runs: another run may overlap it",
-            lease.task,
-            lease.task_id,
-            lease.key,
-        )
-        event = signals.LostLease(lease.task, lease.task_id, lease.key, lease.fence)
-        self._tell(signals.lease_lost, event)
-
-    def _tell(self, signal: signals.Signal, event: object) -> None:
-        signals.emit(signal, self._app, event)
-
-
-def _log_duplicate(what: str, call: Call, found: Duplicate) -> None:
-    left = "for ever" if found.expires_in is None else f"for {found.expires_in:.1f} s unless renewed"
-    logger.info(
-        "%s[%s] %s; %s is %s and holds %s %s",
-        call.task, call.task_id, what, found.task_id, found.state, found.key, left,
-    )  # fmt: skip

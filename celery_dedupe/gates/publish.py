@@ -164,7 +164,8 @@ class PublishGate:
                 raise
             # Nobody is there to mend it: a link of a chain would fail the task it follows.
             logger.exception("%s[%s] is published without a claim", name, call.task_id)
-            desk.guard.report_unprotected(name, call.task_id, f"{type(error).__name__}: {error}", "publish")
+            reason = f"{type(error).__name__}: {error}"
+            desk.guard.reports.unprotected(name, call.task_id, "publish", reason)
             headers.pop(HEADER, None)  # One that came along with other headers is another message's.
             return None
         inside = current_run()

@@ -77,7 +77,8 @@ class RunGate:
         except Exception as error:
             # The message is taken already; to refuse here would lose the task.
             logger.exception("%s[%s] runs without its locks", task.name, task_id)
-            self._desk.guard.report_unprotected(task.name, task_id, f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error}"
+            self._desk.guard.reports.unprotected(task.name, task_id, "start", reason)
             if found:
                 self._desk.guard.withdraw(found.keys, task_id)  # This run has nothing that would end it.
             return
