@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -17,6 +18,7 @@ from celery_dedupe.core.call import Call
 
 logger = logging.getLogger("celery_dedupe")
 
+DEAD_LETTERED = ("x-death", "x-first-death-", "x-last-death-")  # how the headers begin that RabbitMQ adds
 CONTINUATIONS = ("chain", "chord", "callbacks", "errbacks")
 
 
@@ -94,18 +96,23 @@ def sent_again(
     # a secret goes on hiding it.
     left_out = ("argsrepr", "kwargsrepr", "compression", "ignore_result")
     kept = {name: request.__dict__.get(name) for name in left_out}
+    queues = list(task.app.amqp.queues.values())
+    if any((queue.queue_arguments or {}).get("x-queue-type") == "quorum" for queue in queues):
+        # RabbitMQ's delayed delivery for these takes whole seconds, and none at all is an error.
+        countdown = math.ceil(countdown)
+    # RabbitMQ drops a message whose headers tell of the delays that it has been through: it goes in circles.
+    custom = {n: value for n, value in (request.headers or {}).items() if not n.startswith(DEAD_LETTERED)}
     options: dict[str, Any] = {
         **{name: value for name, value in kept.items() if value is not None},
         "countdown": countdown,
         "retries": request.retries,
-        "headers": {**(request.headers or {}), **headers},
+        "headers": {**custom, **headers},
         "add_to_parent": False,
     }
     if serializer:
         options["serializer"] = serializer
     if exchange := (request.delivery_info or {}).get("exchange"):
         # A forked child has declared nothing yet, and kombu's own transports drop what they cannot route.
-        queues = task.app.amqp.queues.values()
         options["declare"] = [queue for queue in queues if queue.exchange.name == exchange]
     task.signature_from_request(request, **options).apply_async()
 

@@ -37,10 +37,15 @@ THREADS = 64
 
 
 @pytest.fixture
-def app(make_app, workers):
+def app(request, make_app, workers):
+    """With as many threads as there are keys to hold, or with two processes where none is held."""
+    pool = getattr(request, "param", "threads")
     app = make_app(RULES, setup=define_families)
-    workers(app, pool="threads", concurrency=THREADS)
+    workers(app, pool=pool, concurrency=THREADS if pool == "threads" else 2)
     return app
+
+
+IN_BOTH_POOLS = pytest.mark.parametrize("app", ["threads", "prefork"], indirect=True)
 
 
 def outcome(result: Any) -> Any:
@@ -154,6 +159,7 @@ def test_equal_tasks_at_the_head_of_two_chains_or_side_by_side(app, ledger, shap
     assert_free(app)
 
 
+@IN_BOTH_POOLS
 def test_a_key_that_comes_twice_in_one_chain_runs_twice_in_turn(app, ledger):
     """The next link is published from inside: a successor, whatever on_conflict and in_workflow say."""
     results = {}
@@ -254,6 +260,7 @@ def workflow_with_errback(place: str, tasks: Any, name: str, error: Any) -> Any:
     return chord([quick(a), quick(b)], gather(held).on_error(error))
 
 
+@IN_BOTH_POOLS
 def test_a_task_that_replaces_itself_or_retries_goes_on_under_its_key(app, ledger):
     turns = ["replace", "replace", "retry", "replace", "retry", "retry"]
     results = {}

@@ -14,14 +14,18 @@ import pytest
 from celery import Task, chain, chord, group
 from celery.canvas import StampingVisitor
 from celery.exceptions import TaskRevokedError
-from kombu import Exchange, Queue
+from kombu import Connection, Exchange, Queue
 
 from celery_dedupe import duplicate_of
 from tests.apps.assembly import AppUnderTest
 from tests.apps.families import claims_left, note_events
 from tests.harness.waiting import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    # Celery's Redis backend stores results by a command that redis-py 8 calls deprecated.
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
 
 RULES = {
     "jobs.*": {"lock": "queue_and_run", "key": ["key"], "scope": "shared"},
@@ -191,6 +195,46 @@ def test_a_message_that_was_routed_by_a_topic_finds_its_way_back_from_a_forked_p
     ledger.open_gate("gate")
 
     wait_until(lambda: ledger.notes("request", "KEY"))
+
+
+def define_quorum_queue(under_test: AppUnderTest) -> None:
+    define_probe(under_test)
+    name = under_test.queue
+    arguments = {"x-queue-type": "quorum"}
+    under_test.app.conf.task_queues = [
+        Queue(name, Exchange(name, type="topic"), routing_key=name, queue_arguments=arguments)
+    ]
+
+
+@pytest.fixture
+def remove_delays(rabbitmq_url):
+    """Celery declares these for quorum queues, the same for all apps of a server."""
+    delays = pytest.importorskip("kombu.transport.native_delayed_delivery")
+    yield
+    with Connection(rabbitmq_url) as connection:
+        channel = connection.default_channel
+        for name in [delays.level_name(level) for level in range(delays.MAX_NUMBER_OF_BITS_TO_USE)]:
+            channel.queue_delete(name)
+            channel.exchange_delete(name)
+        channel.exchange_delete(delays.CELERY_DELAYED_DELIVERY_EXCHANGE)
+
+
+@pytest.mark.services
+def test_a_wait_is_long_enough_for_the_delayed_delivery_of_quorum_queues(
+    make_app, workers, ledger, rabbitmq_url, remove_delays
+):
+    """RabbitMQ delays whole seconds, and drops a message that comes again with its death in the headers."""
+    app = make_app(RULES, setup=define_quorum_queue, broker=rabbitmq_url)
+    workers(app, concurrency=2, env={"C_FORCE_ROOT": "1"})
+    app.tasks.held.delay("KEY")
+    ledger.wait_for(1, ended=False)
+
+    app.tasks.tells.apply_async(kwargs={"key": "KEY"}, headers={"trace": "00-abc"})
+    wait_until(lambda: max(refused(ledger).values(), default=0) >= 3, 20)
+    ledger.open_gate("gate")
+
+    (note,) = wait_until(lambda: ledger.notes("request", "KEY"), 20)
+    assert json.loads(note["fields"])["headers"]["trace"] == "00-abc"
 
 
 def test_a_retry_that_has_waited_is_still_the_same_retry(start, ledger):
