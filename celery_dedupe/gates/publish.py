@@ -135,12 +135,12 @@ class PublishGate:
         policies = self._desk.policies(name, override)
         if not policies and override is None:
             return None
+        # A chain in a group, and on older Celery a chord's body, have nothing but what freezing gave them.
+        frozen = task_id and options.get("reply_to")
         within = any(options.get(name) for name in ("parent_id", "root_id", "group_id"))
-        # Older Celery publishes a chord's body with nothing but what freezing gave it.
-        within = within or bool(task and task_id and options.get("reply_to"))
-        attended = not within and options.get("add_to_parent", True)
+        within = within or bool(frozen and (task or not options.get("add_to_parent", True)))
         serializer = messages.serializer_of(self._desk.app, name, options)
-        return _Publishing(self, policies, override, bool(task_id and within), attended, serializer)
+        return _Publishing(self, policies, override, bool(task_id and within), not within, serializer)
 
     def _decide(self, publishing: _Publishing, name: str, body: Any, headers: dict[str, Any]) -> Drop | None:
         desk, policies, run = self._desk, publishing.policies, publishing.retry_of

@@ -300,6 +300,42 @@ def fate_after_failure(family: Family) -> str:
     return RAN if family.in_workflow == "publish" and family.on_conflict != "raise" else FAILED
 
 
+def test_raise_is_for_a_caller_and_not_for_celery_itself(make_app, workers, ledger):
+    """What Celery publishes ends REVOKED, and what has run or was sent along with it keeps its own end."""
+    lock = {"lock": "until_finished", "key": ["key"], "scope": "shared"}
+    rules = {"jobs.append": {**lock, "on_duplicate": "raise", "in_workflow": "drop"}, "jobs.held": lock}
+    app = make_app(rules)
+    workers(app, pool="threads", concurrency=8)
+    quick, append, gather = app.tasks.quick.s, app.tasks.append.s, app.tasks.gather.s
+    app.tasks.held.delay("K")
+    ledger.wait_for(1, ended=False)
+
+    for call in (append([], "K"), chain(append([], "K"), append("a")), append([], "K") | quick("b")):
+        with pytest.raises(DuplicateTask):
+            call.delay()
+
+    later = chain(quick("c"), append("K"), append("d")).delay()
+    assert isinstance(outcome(later), TaskRevokedError)
+    assert outcome(later.parent.parent) == "c"
+    members = group(quick("e"), append([], "K"), chain(append([], "K"), append("f")), quick("g")).delay()
+    got = [outcome(member) for member in members]
+    assert [value if isinstance(value, str) else type(value) for value in got] == [
+        "e", TaskRevokedError, TaskRevokedError, "g",
+    ]  # fmt: skip
+    body = chord([quick("h"), quick("i")], append("K")).delay()
+    assert isinstance(outcome(body), TaskRevokedError)
+    header = chord([quick("j"), append([], "K")], gather("k")).delay()
+    assert isinstance(outcome(header), (ChordError, TaskRevokedError))
+    replaced = app.tasks.replaces.delay("l", "jobs.append", [[], "K"])
+    assert isinstance(outcome(replaced), TaskRevokedError)
+
+    ledger.open_gate("gate")
+    ledger.wait_for(8)
+    assert_free(app)
+    assert sorted(run.key for run in ledger.runs()) == ["K", "c", "e", "g", "h", "i", "j", "l"]
+    assert replaced.state == "REVOKED"
+
+
 @pytest.mark.parametrize("as_callback", [False, True], ids=["link", "callback"])
 def test_what_celery_publishes_while_the_store_is_away_waits_for_it_at_its_start(
     make_app, workers, ledger, valkey, start_proxy, as_callback
