@@ -73,7 +73,9 @@ ENDS = [
     End("Reject(requeue=True)", "rejects", outcomes=("Reject", "ok"), state="SUCCESS", taken=WELL),
     End("retry", "retries", (1, 6), outcomes=("Retry", "ok"), state="SUCCESS", taken=WELL),
     End("autoretry", "autoretries", outcomes=("Flaky", "ok"), state="SUCCESS", taken=WELL),
-    End("retries used up", "retries", (9,), outcomes=("Retry", "Retry", "Retry", "Flaky"), state="FAILURE"),
+    End(
+        "retries used up", "retries", (9, 0.5), outcomes=("Retry", "Retry", "Retry", "Flaky"), state="FAILURE"
+    ),
     End("revoked before start", "quick", options=HOLD, state="REVOKED"),
     End("revoked by stamp", "quick", options=HOLD, state="REVOKED"),
     End("expired before start", "quick", options={"countdown": 2, "expires": 1}, state="REVOKED"),
@@ -335,6 +337,7 @@ def matrix(
         server.close()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("lock", LOCKS)
 def test_whatever_way_a_task_ends_its_lock_is_free_again(matrix, lock, request):
     request.node.stash[WORKERS] = matrix.workers

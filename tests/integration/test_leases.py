@@ -95,6 +95,7 @@ def test_a_lease_is_kept_while_its_task_runs(start, ledger, pool):
 
     wait_until(has_ended, 30, interval=0.1)
 
+    assert None not in refused, "accepted while it ran"
     assert len(refused) > 10
     assert {(duplicate.task_id, duplicate.state) for duplicate in refused} == {(first.id, "running")}
     assert all(0 < duplicate.expires_in <= LEASE for duplicate in refused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import celery
 import pytest
 from celery import Task
 from celery.signals import task_postrun
@@ -125,7 +126,7 @@ def test_a_task_with_an_eta_beyond_the_visibility_timeout_runs_once(make_app, wo
 def test_the_first_copy_of_a_task_with_an_eta_may_start_last(make_app, workers, valkey, ledger):
     broker = Broker(make_app, valkey, visible=1)
     away = workers(broker.under_test)
-    results = {lock: call(broker.app, lock, "quick", lock, countdown=4) for lock in LOCKS}
+    results = {lock: call(broker.app, lock, "quick", lock, countdown=4) for lock in KEPT_APART}
     for result in results.values():
         away.wait_for_log(f"[{result.id}] received")
     away.pause()
@@ -181,7 +182,11 @@ def test_another_worker_takes_over_with_a_higher_fence(make_app, workers, valkey
     assert not ledger.overlaps()
 
 
-@pytest.mark.parametrize("kind", ["redis", pytest.param("rabbitmq", marks=pytest.mark.services)])
+# With or without the extension: what is received after a lost connection starts when the running tasks end.
+STUCK = pytest.mark.skipif(celery.VERSION < (5, 7), reason="Celery before 5.7 starts no copy of what runs")
+
+
+@pytest.mark.parametrize("kind", ["redis", pytest.param("rabbitmq", marks=[pytest.mark.services, STUCK])])
 def test_a_connection_lost_during_the_body_brings_a_copy_that_waits(
     make_app, workers, valkey, ledger, start_proxy, kind, request
 ):

@@ -116,6 +116,8 @@ def test_a_warm_shutdown_gives_back_what_it_had_reserved(place, ledger):
 
 
 def test_a_cold_shutdown_loses_nothing_that_comes_back_and_frees_the_rest(place, ledger):
+    if place.pool == "solo" and (5, 5) <= celery.VERSION < (5, 7):
+        pytest.skip("this Celery fails to stop a solo worker so")
     worker = place.start()
     early, late = place.publish("slow", 4), place.publish("late_slow", 4)
     place.wait_started("slow", "late_slow")
