@@ -62,7 +62,7 @@ def test_dropped_publishes_leave_results_and_connections_as_they_were(make_app, 
 
     wait_until(lambda: channels(valkey) == before[0], message=lambda: f"{len(channels(valkey))}")
     assert pending(app) == before[1]
-    assert connections(valkey) == before[2]
+    assert not connections(valkey) - before[2]  # there may be fewer: those of the test before were closing
     assert valkey.client(BROKER).llen(app.queue) == 1
     assert len(kept) == DROPS + 2
 
