@@ -52,6 +52,8 @@ class Broker:
             "visibility_timeout": visible,
             "unacked_restore_interval": 0.5,
             "unacked_restore_throttle": 1,
+            # A worker that is cut off or killed while it looks leaves this mutex, and for 5 min nobody looks.
+            "unacked_mutex_expire": 2,
         }
         self.under_test = make_app(
             rules(lease=2), setup=define, conf={"broker_transport_options": transport}, **options
