@@ -111,6 +111,22 @@ class LeaseAsk:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictAsk:
+    """The parts of one lock that an operator frees, by their owners: what has changed hands stays.
+
+    Attributes:
+        queued: task ids of queued claims.
+        tokens: of runs, alive or lapsed.
+        done: the task id of what is done; empty for none.
+    """
+
+    key: str
+    queued: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+    done: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The lock at ``index`` of the list is held by ``holders``; nothing was granted."""
 

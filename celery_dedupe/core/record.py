@@ -18,11 +18,13 @@ class Queued:
 
     Attributes:
         generation: attempts of a lower one are known to be over, so a late copy of one is stale.
+        since: when it came into the queue, for people to see; nothing is decided by it.
     """
 
     task_id: str
     expires_at: int
     generation: int = 0
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The work was done once and is remembered."""
+    """The work was done once, at ``since``, and is remembered."""
 
     task_id: str
     expires_at: int
+    since: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,10 @@ class Record:
         )
 
     def with_queued(self, part: Queued) -> Record:
-        """The same with ``part`` as the only queued claim of its task id."""
+        """The same with ``part`` as the only queued claim of its task id, there since its first one was."""
+        for old in self.queued:
+            if old.task_id == part.task_id:
+                part = replace(part, since=old.since)
         kept = self.without_queued(part.task_id)
         return replace(kept, queued=(*kept.queued, part))
 

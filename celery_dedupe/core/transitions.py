@@ -17,12 +17,14 @@ from celery_dedupe.core.asks import (
     Begun,
     Caller,
     ClaimAsk,
+    EvictAsk,
     FinishAsk,
     LeaseAsk,
     Over,
     Redelivered,
     Refused,
 )
+from celery_dedupe.core.holdings import holdings
 from celery_dedupe.core.record import FOREVER, Done, Ended, Queued, Record, Running, Trace
 
 EMPTY = Record()
@@ -40,7 +42,7 @@ def claim(book: Book, asks: Sequence[ClaimAsk], caller: Caller, now: int) -> tup
         if holders:
             return Refused(index, holders), {}
         record = record.without_queued(caller.inside)
-        changes[ask.key] = record.with_queued(Queued(caller.task_id, ms + ask.ttl, caller.over))
+        changes[ask.key] = record.with_queued(Queued(caller.task_id, ms + ask.ttl, caller.over, ms))
     return None, changes
 
 
@@ -115,12 +117,20 @@ def finish(
     ], changes
 
 
-def evict(record: Record, running: bool, now: int) -> tuple[int, Record]:
-    """What an operator frees: queued and done parts, and slots too if ``running``. Returns how many parts."""
-    record = record.live(now // 1000)
-    left = Record() if running else replace(record, queued=(), done=None)
-    freed = len(record.queued) + (record.done is not None) + (len(record.running) if running else 0)
-    return freed, left
+def evict(book: Book, asks: Sequence[EvictAsk], now: int) -> tuple[list[int], Changes]:
+    """Free what an operator names, where it is still its owner's; how many parts under each key."""
+    changes: Changes = {}
+    freed = []
+    for ask in asks:
+        record = _current(book, changes, ask.key, now // 1000)
+        left = record.without_tokens(ask.tokens)
+        for task_id in ask.queued:
+            left = left.without_queued(task_id)
+        if left.done and left.done.task_id == ask.done:
+            left = replace(left, done=None)
+        freed.append(len(holdings(record)) - len(holdings(left)))
+        changes[ask.key] = left
+    return freed, changes
 
 
 def _current(book: Book, changes: Changes, key: str, ms: int) -> Record:
@@ -164,13 +174,14 @@ def _give_way(
                 if run.nonce == attempt.nonce:
                     book[ask.key] = book[ask.key].with_running(replace(run, marked_until=ms + ask.mark))
         return book
-    for ask in asks:
-        book[ask.key] = book[ask.key].without_queued(attempt.task_id)
-    # Only now, for two locks may share a key, and one that holds outweighs one that does not.
+    # Two locks may share a key, and one that holds outweighs one that does not.
+    held = {ask.key for ask in asks if ask.hold}
     for ask in asks:
         if ask.hold:
-            part = Queued(attempt.task_id, ms + ask.hold, attempt.generation)
+            part = Queued(attempt.task_id, ms + ask.hold, attempt.generation, ms)
             book[ask.key] = book[ask.key].with_queued(part)
+        elif ask.key not in held:
+            book[ask.key] = book[ask.key].without_queued(attempt.task_id)
     return book
 
 
@@ -195,11 +206,11 @@ def _ended(
 ) -> Record:
     held = run is not None or not ask.token
     if ask.outcome == "queued" and held:
-        record = record.with_queued(Queued(attempt.task_id, ms + ask.ttl, attempt.generation))
+        record = record.with_queued(Queued(attempt.task_id, ms + ask.ttl, attempt.generation, ms))
     elif ask.outcome == "withdrawn":
         record = record.without_queued(attempt.task_id)
     elif ask.outcome == "done" and (run is not None or not (record.running or record.done)):
-        record = replace(record, done=Done(attempt.task_id, ms + ask.ttl if ask.ttl else FOREVER))
+        record = replace(record, done=Done(attempt.task_id, ms + ask.ttl if ask.ttl else FOREVER, ms))
     if run is not None and well and run.marked_until > ms:
         record = record.with_ended(Ended(run.task_id, run.nonce, run.marked_until))
     return record

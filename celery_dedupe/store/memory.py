@@ -14,6 +14,7 @@ from celery_dedupe.core.asks import (
     BeginReply,
     Caller,
     ClaimAsk,
+    EvictAsk,
     FinishAsk,
     LeaseAsk,
     Refused,
@@ -81,14 +82,10 @@ class MemoryStore:
             if record := self.read(key):
                 yield key, record
 
-    def evict(self, keys: Collection[str], *, running: bool = False) -> int:
+    def evict(self, asks: Sequence[EvictAsk]) -> list[int]:
         with self._lock:
-            freed = 0
-            for key in keys:
-                record = self._records.get(key, transitions.EMPTY)
-                count, left = transitions.evict(record, running, self._clock())
-                freed += count
-                self._write({key: left})
+            freed, changes = transitions.evict(self._records, asks, self._clock())
+            self._write(changes)
         return freed
 
     def clock(self) -> int:

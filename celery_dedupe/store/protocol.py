@@ -15,6 +15,7 @@ from celery_dedupe.core.asks import (
     BeginReply,
     Caller,
     ClaimAsk,
+    EvictAsk,
     FinishAsk,
     LeaseAsk,
     Refused,
@@ -75,10 +76,10 @@ class Store(Protocol):
         to the last comes at least once; it may come twice. What is not a record is logged and left out.
         """
 
-    def evict(self, keys: Collection[str], *, running: bool = False) -> int:
-        """An operator's release: frees queued and done parts, and running slots if asked.
+    def evict(self, asks: Sequence[EvictAsk]) -> list[int]:
+        """An operator's release: frees what the asks name, where it is still its owner's.
 
-        Returns how many parts were freed.
+        Returns how many parts were freed under each key. A run learns of it as it does of any lost lease.
         """
 
     def clock(self) -> int:

@@ -19,6 +19,7 @@ from celery_dedupe.core.asks import (
     BeginReply,
     Caller,
     ClaimAsk,
+    EvictAsk,
     FinishAsk,
     LeaseAsk,
     Refused,
@@ -110,8 +111,16 @@ class RedisStore:
                 if record:
                     yield key, record
 
-    def evict(self, keys: Collection[str], *, running: bool = False) -> int:
-        return sum(int(self._run("evict", some, [int(running)])) for some in _chunks(keys, self.chunk))
+    def evict(self, asks: Sequence[EvictAsk]) -> list[int]:
+        freed: list[int] = []
+        for some in _chunks(asks, self.chunk):
+            argv = [
+                word
+                for ask in some
+                for word in (encode_all(ask.queued), encode_all(ask.tokens), encode(ask.done))
+            ]
+            freed += map(int, self._run("evict", [ask.key for ask in some], argv))
+        return freed
 
     def clock(self) -> int:
         return int(self._run("now", [], []))

@@ -42,11 +42,11 @@ def record(lines: str) -> Record:
     for line in lines.split("\n"):
         kind, *part = line.split(" ")
         parts[kind].append(part)
-    done = [Done(decode(task_id), int(expires)) for task_id, expires in parts["d"]]
+    done = [Done(decode(task_id), int(expires), int(since)) for task_id, expires, since in parts["d"]]
     return Record(
         tuple(
-            Queued(decode(task_id), int(expires), int(generation))
-            for task_id, expires, generation in parts["q"]
+            Queued(decode(task_id), int(expires), int(generation), int(since))
+            for task_id, expires, generation, since in parts["q"]
         ),
         tuple(_running(part) for part in parts["r"]),
         done[0] if done else None,

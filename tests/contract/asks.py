@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, ClaimAsk, FinishAsk, Refused
+from celery_dedupe.core.holdings import STATES, evict_ask, holdings
 from celery_dedupe.core.record import Record
 from celery_dedupe.store.protocol import Store
 
@@ -51,6 +52,12 @@ def near(expires_in: int | None, whole: int = MINUTE) -> bool:
 def holder_ids(reply: Refused | None) -> list[str]:
     assert isinstance(reply, Refused), reply
     return [holder.task_id for holder in reply.holders]
+
+
+def free(store: Store, keys: Iterable[str], states: Collection[str] = STATES) -> int:
+    """Frees what is held under the keys in these states, as an operator does. How many parts it was."""
+    held = {key: [part for part in holdings(store.read(key)) if part.state in states] for key in keys}
+    return sum(store.evict([evict_ask(key, parts) for key, parts in held.items()]))
 
 
 def leave_mark(store: Store, key: str, mark: int = MINUTE) -> None:

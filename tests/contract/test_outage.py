@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_dedupe.core.asks import Attempt, Caller, FinishAsk, LeaseAsk
+from celery_dedupe.core.asks import Attempt, Caller, EvictAsk, FinishAsk, LeaseAsk
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.store.connect import open_store
 from celery_dedupe.store.protocol import Store
@@ -33,7 +33,7 @@ VERBS: dict[str, Callable[[Store, str], object]] = {
     ),
     "read": lambda store, key: store.read(key),
     "scan": lambda store, key: list(store.scan(f"{key}*")),
-    "evict": lambda store, key: store.evict([key]),
+    "evict": lambda store, key: store.evict([EvictAsk(key)]),
     "clock": lambda store, key: store.clock(),
 }
 

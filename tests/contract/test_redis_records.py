@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis.cluster import RedisCluster
 
-from celery_dedupe.core.asks import Attempt, Begun, Caller, FinishAsk, LeaseAsk
+from celery_dedupe.core.asks import Attempt, Begun, Caller, EvictAsk, FinishAsk, LeaseAsk
 from celery_dedupe.core.record import FOREVER
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.store.protocol import NotARecord, Store
 from celery_dedupe.store.redis import RedisStore
-from tests.contract.asks import MINUTE, begun, claim, pass_by, queued_ids, slot
+from tests.contract.asks import MINUTE, begun, claim, free, pass_by, queued_ids, slot
 from tests.contract.conftest import SERVERS, Client, Keys, store_on
 from tests.harness.commands import count_commands
 from tests.harness.servers import ValkeyServer
@@ -21,7 +21,7 @@ from tests.harness.servers import ValkeyServer
 FOREIGN = {
     "text": lambda client, key: client.set(key, "somebody's text"),
     "a line too short": lambda client, key: client.set(key, "q t1 99999999999999"),
-    "no number": lambda client, key: client.set(key, "q t1 soon 0"),
+    "no number": lambda client, key: client.set(key, "q t1 soon 0 0"),
     "a newer kind of line": lambda client, key: client.set(key, "z t1 99999999999999"),
     "bytes": lambda client, key: client.set(key, b"\xff\xfe\x00"),
     "a list": lambda client, key: client.rpush(key, "a"),
@@ -33,7 +33,7 @@ FOREIGN = {
 def redis_store(client: Client, keys: Keys) -> Iterator[RedisStore]:
     store = store_on(client)
     yield store
-    store.evict([key for key, _ in store.scan(f"{keys.prefix}:*")], running=True)
+    free(store, [key for key, _ in store.scan(f"{keys.prefix}:*")])
 
 
 class TestExpiry:
@@ -53,7 +53,7 @@ class TestExpiry:
         check()
         redis_store.finish([FinishAsk(keys(), "tok", "done", 15_000)], Attempt("t1", "tok"), well=True)
         check()
-        redis_store.evict([keys()])
+        free(redis_store, [keys()])
         check()
 
     def test_only_what_is_kept_for_ever_has_no_ttl(
@@ -65,7 +65,7 @@ class TestExpiry:
         redis_store.withdraw([keys()], "t1")
         assert client.pttl(keys()) == -1
         begun(redis_store, Attempt("t2", "tok"), slot(keys(), lease=5000))
-        redis_store.evict([keys()])
+        free(redis_store, [keys()], ("done",))
         assert 0 < client.pttl(keys()) <= 5000
 
     def test_a_finished_task_leaves_no_key(self, redis_store: RedisStore, client: Client, keys: Keys) -> None:
@@ -100,7 +100,7 @@ VERBS = {
     ),
     "withdraw": lambda store, keys: store.withdraw(keys, "t1"),
     "read": lambda store, keys: store.read(keys[0]),
-    "evict": lambda store, keys: store.evict(keys),
+    "evict": lambda store, keys: store.evict([EvictAsk(key, ("t1",), ("tok",)) for key in keys]),
     "clock": lambda store, keys: store.clock(),
 }
 
@@ -122,7 +122,7 @@ class TestScripts:
         names = [keys(str(number)) for number in range(count)]
         for call in VERBS.values():  # The scripts are new to the server once.
             call(store, names)
-        store.evict(names, running=True)
+        free(store, names)
         for verb, call in VERBS.items():
             with count_commands(valkey) as commands:
                 call(store, names)
@@ -152,7 +152,7 @@ class TestForeignValues:
             lambda store: store.finish([FinishAsk(key, "tok", "free")], Attempt("t1", "tok"), well=True),
             lambda store: store.withdraw([key], "t1"),
             lambda store: store.read(key),
-            lambda store: store.evict([key], running=True),
+            lambda store: store.evict([EvictAsk(key)]),
         ]
         for call in calls:
             with pytest.raises(StoreUnavailable) as raised:

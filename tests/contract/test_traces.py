@@ -8,7 +8,7 @@ from __future__ import annotations
 from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Caller, FinishAsk, Refused
 from celery_dedupe.core.record import Holder
 from celery_dedupe.store.protocol import Store
-from tests.contract.asks import MINUTE, SHORT, claim, near
+from tests.contract.asks import MINUTE, SHORT, claim, free, near
 from tests.contract.conftest import Keys
 from tests.harness.waiting import wait_until
 
@@ -99,7 +99,7 @@ class TestTraces:
 
     def test_an_operator_frees_it_with_what_runs(self, store: Store, keys: Keys) -> None:
         dies(store, keys())
-        store.evict([keys()])
+        assert free(store, [keys()], ("queued", "running", "done")) == 0
         assert store.read(keys()).traces
-        store.evict([keys()], running=True)
+        assert free(store, [keys()], ("lapsed",)) == 1
         assert not store.read(keys())

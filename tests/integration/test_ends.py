@@ -22,6 +22,7 @@ from celery_dedupe.core.locks import LOCKS
 from tests.apps.assembly import AppUnderTest, variables
 from tests.apps.locks import call, define_by_lock, rules
 from tests.conftest import WORKERS
+from tests.contract.asks import free
 from tests.harness.ledger import Ledger, Run
 from tests.harness.servers import ValkeyServer, require_service
 from tests.harness.waiting import wait_until
@@ -425,7 +426,7 @@ def test_after_a_purge_the_operator_frees_what_was_queued(make_app, valkey, work
         lock: lost[lock] for lock in CLAIMED
     }
 
-    freed = store.evict([key for key, _ in store.scan("dedupe:*")])
+    freed = free(store, [key for key, _ in store.scan("dedupe:*")], ("queued", "done"))
 
     assert freed == len(CLAIMED)
     assert duplicate_of(call(app, "until_finished", "held", "b")).task_id == running.id

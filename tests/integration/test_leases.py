@@ -6,6 +6,7 @@ import pytest
 
 from celery_dedupe import current_lease, duplicate_of, signals
 from celery_dedupe.core.asks import Attempt, BeginAsk, Begun
+from tests.contract.asks import free
 from tests.harness.waiting import remains_true, wait_until
 
 pytestmark = pytest.mark.integration
@@ -59,7 +60,7 @@ def the_key(app):
 def take_over(app, key):
     """Gives the lock to another run, as if the first one's lease had died meanwhile."""
     store = app.dedupe.guard.store
-    store.evict([key], running=True)
+    free(store, [key])
     taken = store.begin([BeginAsk(key, slot=True, lease=60_000)], Attempt("another", "its-token"))
     assert isinstance(taken, Begun)
 

@@ -17,6 +17,7 @@ from celery_dedupe import Dedupe, duplicate_of
 from celery_dedupe.core.asks import Attempt, BeginAsk
 from tests.apps.stage import close, define_variants, on_stage, variant
 from tests.conftest import WORKERS
+from tests.contract.asks import free
 from tests.harness.commands import count_commands
 from tests.harness.servers import BROKER, STORE, ValkeyServer
 from tests.harness.waiting import wait_until
@@ -149,7 +150,7 @@ def test_the_end_of_a_run_frees_nothing_of_the_next_owner(stage, probe, ledger, 
     ledger.wait_for(1, key, ended=False)
     store = stage.app.dedupe.guard.store
     (lock,) = [name for name, record in store.scan("dedupe:*") if record.runs_of(first.id)]
-    store.evict([lock], running=True)
+    free(store, [lock])
     store.begin([BeginAsk(lock, slot=True, lease=60_000)], Attempt("another", "its token"))
 
     ledger.open_gate(key)

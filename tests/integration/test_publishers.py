@@ -16,6 +16,7 @@ from celery_dedupe import Dedupe, duplicate_of, signals
 from celery_dedupe.core.locks import LOCKS
 from tests.apps.stage import close, define_variants, on_stage, variant
 from tests.conftest import WORKERS
+from tests.contract.asks import free
 from tests.harness.commands import count_commands
 from tests.harness.servers import BROKER, STORE
 from tests.harness.waiting import remains_true, wait_until
@@ -484,7 +485,7 @@ def test_what_a_purge_left_claimed_is_freed_in_bulk(stage, ledger, key):
     assert duplicate_of(tasks.quick.delay(f"{key} 0")) is not None
 
     store = stage.app.dedupe.guard.store
-    freed = store.evict([name for name, _ in store.scan("dedupe:purged*")])
+    freed = free(store, [name for name, _ in store.scan("dedupe:purged*")], ("queued",))
 
     assert freed == 300
     results = [tasks.quick.delay(f"{key} {number}") for number in (0, 7, 299)]

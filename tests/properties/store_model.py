@@ -15,6 +15,7 @@ from celery_dedupe.core.asks import (
     Begun,
     Caller,
     ClaimAsk,
+    EvictAsk,
     FinishAsk,
     LeaseAsk,
     Over,
@@ -37,6 +38,7 @@ class Part:
     node: str = ""
     started: int = 0
     marked: int = 0
+    since: int = 0
 
 
 class Model:
@@ -70,8 +72,9 @@ class Model:
                 self.parts.remove(part)
 
     def queue(self, key: str, task_id: str, ttl: int, generation: int) -> None:
+        since = min([self.now, *(part.since for part in self.at(key, "queued") if part.id == task_id)])
         self.remove(key, "queued", id=task_id)
-        self.parts.append(Part("queued", key, task_id, self.now + ttl, generation))
+        self.parts.append(Part("queued", key, task_id, self.now + ttl, generation, since=since))
 
     def claim(self, asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
         self.forget_the_past()
@@ -144,9 +147,9 @@ class Model:
 
     def make_way(self, asks: Sequence[BeginAsk], attempt: Attempt) -> None:
         for ask in asks:
-            self.remove(ask.key, "queued", id=attempt.task_id)
-        for ask in asks:
-            if ask.hold:
+            if not any(other.hold for other in asks if other.key == ask.key):
+                self.remove(ask.key, "queued", id=attempt.task_id)
+            elif ask.hold:
                 self.queue(ask.key, attempt.task_id, ask.hold, attempt.generation)
 
     def take(self, ask: BeginAsk, attempt: Attempt) -> int:
@@ -197,21 +200,23 @@ class Model:
             if ask.outcome == "done" and (run or unknown):
                 self.remove(ask.key, "done")
                 until = self.now + ask.ttl if ask.ttl else 0
-                self.parts.append(Part("done", ask.key, attempt.task_id, until))
+                self.parts.append(Part("done", ask.key, attempt.task_id, until, since=self.now))
             if run and well and run.marked > self.now:
                 self.remove(ask.key, "ended", id=run.id, nonce=run.nonce)
                 self.parts.append(Part("ended", ask.key, run.id, run.marked, nonce=run.nonce))
         return [not ask.token or (ask.key, ask.token) in {*runs, *over} for ask in asks]
 
-    def evict(self, keys: Collection[str], running: bool) -> int:
+    def evict(self, asks: Sequence[EvictAsk]) -> list[int]:
         self.forget_the_past()
-        freed = 0
-        for key in keys:
-            for kind in ("queued", "done", *(("running",) if running else ())):
-                freed += len(self.at(key, kind))
-                self.remove(key, kind)
-            if running:
-                self.remove(key, "ended")
+        freed = []
+        for ask in asks:
+            before = len(self.parts)
+            for task_id in ask.queued:
+                self.remove(ask.key, "queued", id=task_id)
+            for token in ask.tokens:
+                self.remove(ask.key, "running", token=token)
+            self.remove(ask.key, "done", id=ask.done)
+            freed.append(before - len(self.parts))
         return freed
 
     def holders(self, parts: Sequence[Part]) -> tuple[Holder, ...]:
@@ -224,9 +229,10 @@ class Model:
 
     def read(self, key: str) -> Record:
         self.forget_the_past()
-        done = [Done(part.id, part.until) for part in self.at(key, "done")]
+        done = [Done(part.id, part.until, part.since) for part in self.at(key, "done")]
+        queued = self.at(key, "queued")
         return Record(
-            tuple(Queued(part.id, part.until, part.generation) for part in self.at(key, "queued")),
+            tuple(Queued(part.id, part.until, part.generation, part.since) for part in queued),
             tuple(
                 Running(
                     part.token, part.id, part.nonce, part.fence, part.generation, part.node, part.started,

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Caller, ClaimAsk, FinishAsk, LeaseAsk
+from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Caller, ClaimAsk, EvictAsk, FinishAsk, LeaseAsk
 from celery_dedupe.core.record import Record
 from celery_dedupe.store import redis_text
 from celery_dedupe.store.memory import MemoryStore
@@ -39,6 +39,7 @@ counts = st.integers(0, 2)
 times = st.sampled_from(TIMES)
 ttls = st.just(0) | times
 ended = st.lists(st.sampled_from(TOKENS), max_size=2).map(tuple)
+some_ids = st.lists(ids, max_size=2).map(tuple)
 states = st.sampled_from(
     [frozenset(names) for names in ((), ("queued",), ("running",), ("queued", "running", "done"))]
 )
@@ -208,12 +209,11 @@ class StoreMachine(RuleBasedStateMachine):
         if ends:
             self._finish([(key, first.token, "free", 0)] * ends, first, well)
 
-    @rule(names=lists_of(keys), running=st.booleans())
-    def evict(self, names: list[str], running: bool) -> None:
+    @rule(asks=lists_of(st.tuples(keys, some_ids, ended, st.just("") | ids)))
+    def evict(self, asks: list[Any]) -> None:
         self.turn(1)
-        wanted = [self.key(name) for name in names]
-        expected = self.model.evict(wanted, running)
-        self.everywhere(lambda store: store.evict(wanted, running=running), expected)
+        wanted = [EvictAsk(self.key(key), *rest) for key, *rest in asks]
+        self.everywhere(lambda store: store.evict(wanted), self.model.evict(wanted))
 
     @rule(name=keys)
     def read(self, name: str) -> None:

@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError
 from celery_dedupe import DuplicateTask, StoreUnavailable, current_lease, duplicate_of
 from celery_dedupe.core.ticket import HEADER, from_headers
 from celery_dedupe.signals import LockReleased, LockTaken, RanUnprotected, RunRefused
+from tests.contract.asks import free
 from tests.harness.waiting import wait_until
 from tests.unit.conftest import NOTHING
 
@@ -293,7 +294,7 @@ def test_a_run_that_waited_runs_when_the_lock_is_free(local_app):
     result = t.delay(1)
     a.run_next()
     assert duplicate_of(t.delay(1)).task_id == result.id, "it is in the queue all the while"
-    a.store.evict([key for key, _ in a.store.scan("*")], running=True)
+    free(a.store, [key for key, _ in a.store.scan("*")])
     a.run_next()
     assert result.get(timeout=5) == 1
     assert a.store.held() == NOTHING

@@ -129,14 +129,17 @@ def test_only_a_client_of_its_own_is_closed() -> None:
 def test_the_form_of_a_record() -> None:
     """It is read by older and newer versions during a rolling deploy: a change needs another prefix."""
     lines = (
-        "q t%201 1700000000001 2\n"
+        "q t%201 1700000000001 2 1700000000000\n"
         "r tok t2 - 1700000000000000 0 celery@host 1700000000002 1700000000003 0\n"
         "e t2 %2D 1700000000004\n"
-        "d t3 0"
+        "d t3 0 1700000000005"
     )
     run = Running("tok", "t2", "", 1700000000000000, 0, "celery@host", 1700000000002, 1700000000003)
     assert redis_text.record(lines) == Record(
-        (Queued("t 1", 1700000000001, 2),), (run,), Done("t3", 0), (Ended("t2", "-", 1700000000004),)
+        (Queued("t 1", 1700000000001, 2, 1700000000000),),
+        (run,),
+        Done("t3", 0, 1700000000005),
+        (Ended("t2", "-", 1700000000004),),
     )
 
 

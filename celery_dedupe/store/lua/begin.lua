@@ -48,11 +48,13 @@ local function ask_for_mark()
   end
 end
 
--- Two locks may share a key, and one that holds outweighs one that does not: so all are dropped first.
+-- Two locks may share a key, and one that holds outweighs one that does not.
 local function give_way()
-  for _, ask in ipairs(asks) do drop(load(ask.key).q, 1, id) end
+  local held = {}
+  for _, ask in ipairs(asks) do held[ask.key] = held[ask.key] or ask.hold > 0 end
   for _, ask in ipairs(asks) do
-    if ask.hold > 0 then queue(load(ask.key), id, ask.hold, generation) end
+    if ask.hold > 0 then queue(load(ask.key), id, ask.hold, generation)
+    elseif not held[ask.key] then drop(load(ask.key).q, 1, id) end
   end
 end
 

@@ -19,7 +19,7 @@ for i, key in ipairs(KEYS) do
   if outcome == 'queued' and held then queue(record, id, ttl, generation)
   elseif outcome == 'withdrawn' then drop(record.q, 1, id)
   elseif outcome == 'done' and (run or not (record.d or record.r[1])) then
-    record.d = {id, ttl == 0 and '0' or int(now + ttl)}
+    record.d = {id, ttl == 0 and '0' or int(now + ttl), int(now)}
   end
   if run and well and tonumber(run[9]) > now then
     mark(record, run[2], run[3], run[9])

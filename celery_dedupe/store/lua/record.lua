@@ -1,13 +1,13 @@
 -- A record's text, one line a part (core/record.py has the same as values). Ids, tokens and nodes are
 -- percent-encoded by the client, so a blank always separates. An expiry of 0 means never.
---   q <task id> <expires at> <generation>
+--   q <task id> <expires at> <generation> <since>
 --   r <token> <task id> <nonce> <fence> <generation> <node> <started> <expires at> <marked until>
---   d <task id> <expires at>
+--   d <task id> <expires at> <since>
 --   e <task id, or - > <nonce, or the token of a run that was ended since its result is final> <expires at>
 --   t <task id> <token> <started> <expires at>
 -- load(key) gives the live parts as {q = {...}, r = {...}, e = {...}, t = {...}, d = {...} or nil}, each part
 -- a list of its fields; save() writes every loaded record that has changed, with the expiry of its last part.
-local FIELDS = {q = 3, r = 9, d = 2, e = 3, t = 4}
+local FIELDS = {q = 4, r = 9, d = 3, e = 3, t = 4}
 local EXPIRY = {q = 2, r = 8, d = 2, e = 3, t = 4}
 local texts, records = {}, {}
 
@@ -63,8 +63,9 @@ local function find(parts, field, value)
 end
 
 local function queue(record, id, ttl, generation)
+  local old = find(record.q, 1, id)
   drop(record.q, 1, id)
-  table.insert(record.q, {id, int(now + ttl), generation})
+  table.insert(record.q, {id, int(now + ttl), generation, old and old[4] or int(now)})
 end
 
 local function left(expiry)
