@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_dedupe.core.record import Holder
+from celery_dedupe.core.parts import Holder
 
 
 @dataclass(frozen=True, slots=True)

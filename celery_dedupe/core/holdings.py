@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from celery_dedupe.core.asks import EvictAsk
-from celery_dedupe.core.record import FOREVER, Record
+from celery_dedupe.core.parts import FOREVER
+from celery_dedupe.core.record import Record
 
 HoldingState = Literal["queued", "running", "done", "lapsed"]
 STATES: tuple[HoldingState, ...] = get_args(HoldingState)

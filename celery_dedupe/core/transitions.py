@@ -25,7 +25,8 @@ from celery_dedupe.core.asks import (
     Refused,
 )
 from celery_dedupe.core.holdings import holdings
-from celery_dedupe.core.record import FOREVER, Done, Ended, Queued, Record, Running, Trace
+from celery_dedupe.core.parts import FOREVER, Done, Ended, Queued, Running, Trace
+from celery_dedupe.core.record import Record
 
 EMPTY = Record()
 Book = Mapping[str, Record]

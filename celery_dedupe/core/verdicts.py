@@ -9,8 +9,8 @@ from typing import Literal
 from celery_dedupe.core.asks import BeginAsk, ClaimAsk, FinishAsk
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.locks import State
+from celery_dedupe.core.parts import Holder
 from celery_dedupe.core.policy import Policy
-from celery_dedupe.core.record import Holder
 from celery_dedupe.core.ticket import Ticket
 
 FIRST_DELAY = 0.5  # seconds; doubled with each wait

@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from celery_dedupe.core.asks import BeginReply, Begun, Over, Redelivered, Refused
-from celery_dedupe.core.record import Done, Ended, Holder, Queued, Record, Running, Trace
+from celery_dedupe.core.parts import Done, Ended, Holder, Queued, Running, Trace
+from celery_dedupe.core.record import Record
 
 STATES = {"q": "queued", "r": "running", "d": "done", "t": "lapsed"}
 EMPTY = "-"

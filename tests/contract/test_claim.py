@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_dedupe.core.asks import Attempt, Caller, FinishAsk, Refused
-from celery_dedupe.core.record import FOREVER, Holder, Record
+from celery_dedupe.core.parts import FOREVER, Holder
+from celery_dedupe.core.record import Record
 from celery_dedupe.store.protocol import Store
 from tests.contract.asks import (
     MINUTE,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_dedupe.core.asks import Attempt, Begun, Caller, FinishAsk, LeaseAsk
-from celery_dedupe.core.record import FOREVER, Done, Queued, Record
+from celery_dedupe.core.parts import FOREVER, Done, Queued
+from celery_dedupe.core.record import Record
 from celery_dedupe.store.protocol import Store
 from tests.contract.asks import MINUTE, SHORT, begun, claim, near, queued_ids, running_tokens, slot
 from tests.contract.conftest import Keys

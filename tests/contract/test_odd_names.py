@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from celery_dedupe.core.asks import Attempt, Caller, FinishAsk, LeaseAsk, Redelivered, Refused
-from celery_dedupe.core.record import Ended
+from celery_dedupe.core.parts import Ended
 from celery_dedupe.store.protocol import Store
 from tests.contract.asks import MINUTE, begun, claim, holder_ids, queued_ids, slot
 from tests.contract.conftest import Keys

@@ -9,7 +9,7 @@ import pytest
 from redis.cluster import RedisCluster
 
 from celery_dedupe.core.asks import Attempt, Begun, Caller, EvictAsk, FinishAsk, LeaseAsk
-from celery_dedupe.core.record import FOREVER
+from celery_dedupe.core.parts import FOREVER
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.store.protocol import NotARecord, Store
 from celery_dedupe.store.redis import RedisStore

@@ -6,7 +6,7 @@ The names of the tests are the promises.
 from __future__ import annotations
 
 from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Caller, FinishAsk, Refused
-from celery_dedupe.core.record import Holder
+from celery_dedupe.core.parts import Holder
 from celery_dedupe.store.protocol import Store
 from tests.contract.asks import MINUTE, SHORT, claim, free, near
 from tests.contract.conftest import Keys

@@ -22,7 +22,8 @@ from celery_dedupe.core.asks import (
     Redelivered,
     Refused,
 )
-from celery_dedupe.core.record import Done, Ended, Holder, Queued, Record, Running
+from celery_dedupe.core.parts import Done, Ended, Holder, Queued, Running
+from celery_dedupe.core.record import Record
 
 
 @dataclass

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from celery_dedupe.core.asks import EvictAsk
 from celery_dedupe.core.holdings import Holding, evict_ask, holdings
-from celery_dedupe.core.record import FOREVER, Done, Ended, Queued, Record, Running, Trace
+from celery_dedupe.core.parts import FOREVER, Done, Ended, Queued, Running, Trace
+from celery_dedupe.core.record import Record
 
 RUN = Running("tok", "r", "n", 7_000_900, 0, "w1@host", 5, 9000)
 FULL = Record(

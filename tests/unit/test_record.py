@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Caller, ClaimAsk
-from celery_dedupe.core.record import FOREVER, Done, Ended, Holder, Queued, Record, Running
+from celery_dedupe.core.parts import FOREVER, Done, Ended, Holder, Queued, Running
+from celery_dedupe.core.record import Record
 from celery_dedupe.store.memory import MemoryStore
 
 NOW = 1000

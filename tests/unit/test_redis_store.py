@@ -13,7 +13,8 @@ import pytest
 from redis import exceptions
 
 from celery_dedupe.core.asks import Caller, ClaimAsk
-from celery_dedupe.core.record import Done, Ended, Queued, Record, Running
+from celery_dedupe.core.parts import Done, Ended, Queued, Running
+from celery_dedupe.core.record import Record
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.store import redis_text
 from celery_dedupe.store.protocol import NotARecord

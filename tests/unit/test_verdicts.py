@@ -14,7 +14,7 @@ from celery_dedupe.core import verdicts
 from celery_dedupe.core.asks import BeginAsk, ClaimAsk, FinishAsk
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.locks import LOCKS
-from celery_dedupe.core.record import Holder
+from celery_dedupe.core.parts import Holder
 from celery_dedupe.core.ticket import Ticket
 from celery_dedupe.core.verdicts import Raise, Skip, Wait
 
