@@ -7,6 +7,7 @@ from celery_dedupe.core.verdicts import Duplicate
 from celery_dedupe.errors import (
     ConfigurationError,
     DedupeError,
+    DeliveryLimitExceeded,
     DuplicateTask,
     LeaseLost,
     StoreUnavailable,
@@ -21,6 +22,7 @@ __all__ = [
     "ConfigurationError",
     "Dedupe",
     "DedupeError",
+    "DeliveryLimitExceeded",
     "Duplicate",
     "DuplicateTask",
     "Lease",

@@ -23,6 +23,31 @@ class LeaseLost(DedupeError):
     """The running lease ended, or was taken over, while the task body was still at work."""
 
 
+class DeliveryLimitExceeded(DedupeError):
+    """A message was delivered again and again, and none of its runs came to an end.
+
+    Attributes:
+        task: name of the task.
+        task_id: its id.
+        deliveries: how often it would have started by now.
+        limit: the policy's ``max_deliveries``.
+    """
+
+    def __init__(self, task: str, task_id: str, deliveries: int, limit: int) -> None:
+        super().__init__(task, task_id, deliveries, limit)
+        self.task = task
+        self.task_id = task_id
+        self.deliveries = deliveries
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task}[{self.task_id}] has come {self.deliveries} times, since no run of it came to an "
+            f"end, and max_deliveries is {self.limit}: find what kills its process (memory, a crash in C "
+            "code), then call the task again"
+        )
+
+
 class DuplicateTask(DedupeError):
     """The call is a duplicate: another task holds the lock it needs.
 

@@ -17,6 +17,7 @@ from celery_dedupe.core.asks import (
     Begun,
     Caller,
     ClaimAsk,
+    Exceeded,
     FinishAsk,
     LeaseAsk,
     Over,
@@ -26,8 +27,8 @@ from celery_dedupe.core.asks import (
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.ticket import Ticket
-from celery_dedupe.core.verdicts import Duplicate, Ending, Quiet, Raise, Refusal, Skip
-from celery_dedupe.errors import StoreUnavailable
+from celery_dedupe.core.verdicts import Duplicate, Ending, Poison, Quiet, Raise, Refusal, Skip
+from celery_dedupe.errors import DeliveryLimitExceeded, StoreUnavailable
 from celery_dedupe.heartbeat import Heartbeat, Lease
 from celery_dedupe.reports import Reports
 from celery_dedupe.store.breaker import Breaker
@@ -281,7 +282,7 @@ class Guard:
         self,
         run: Run,
         asked: Sequence[tuple[Policy, BeginAsk]],
-        reply: Refused | Redelivered | Over,
+        reply: Refused | Redelivered | Exceeded | Over,
         delay: float,
     ) -> Run | Refusal:
         verdict: Refusal
@@ -289,6 +290,11 @@ class Guard:
             verdict = Quiet("another copy of this message has ended well, or its retry is under way")
         elif isinstance(reply, Redelivered):
             verdict = verdicts.wait(run.ticket, delay, "another copy of this task still runs")
+        elif isinstance(reply, Exceeded):
+            limit, call = asked[reply.index][1].deliveries, run.call
+            verdict = Poison(DeliveryLimitExceeded(call.task, call.task_id, reply.deliveries, limit))
+            if not self.observe:
+                self.withdraw(run.ticket.keys, call.task_id)
         else:
             policy, ask = asked[reply.index]
             verdict = verdicts.on_conflict(policy, ask.key, run.call.task, reply.holders, run.ticket, delay)

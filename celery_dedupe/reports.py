@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from celery_dedupe import signals
 from celery_dedupe.core.call import Call
-from celery_dedupe.core.verdicts import Duplicate, Ending, Quiet, Refusal, Skip, Wait
+from celery_dedupe.core.verdicts import Duplicate, Ending, Poison, Quiet, Refusal, Skip, Wait
 from celery_dedupe.heartbeat import Lease
 
 logger = logging.getLogger("celery_dedupe")
@@ -36,7 +36,7 @@ class Reports:
 
     def refused(self, call: Call, verdict: Refusal) -> None:
         """A start was refused."""
-        found = None if isinstance(verdict, Quiet) else verdict.duplicate
+        found = None if isinstance(verdict, (Quiet, Poison)) else verdict.duplicate
         delay = verdict.delay if isinstance(verdict, Wait) else 0.0
         reason = "duplicate" if isinstance(verdict, Skip) else verdict.reason
         decision: Any = type(verdict).__name__.lower()
@@ -45,7 +45,8 @@ class Reports:
         if found:
             _log_duplicate(f"{what}: {reason}", call, found)
         else:
-            logger.info("%s[%s] %s: %s", call.task, call.task_id, what, reason)
+            level = logging.ERROR if isinstance(verdict, Poison) else logging.INFO
+            logger.log(level, "%s[%s] %s: %s", call.task, call.task_id, what, reason)
         event = signals.RunRefused(call.task, call.task_id, decision, found, delay, reason, self._observe)
         signals.emit(signals.run_refused, self._app, event)
 

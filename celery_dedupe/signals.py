@@ -55,14 +55,15 @@ class RunRefused:
 
     Attributes:
         decision: ``"skip"`` (ends REVOKED), ``"raise"`` (ends FAILURE), ``"wait"`` (comes back in ``delay``
-            seconds) or ``"quiet"`` (another copy of the same message did the work).
+            seconds), ``"quiet"`` (another copy of the same message did the work) or ``"poison"`` (ends
+            FAILURE with ``DeliveryLimitExceeded``).
         duplicate: who is in the way; ``None`` where it is the task itself, or the store does not answer.
         observed: it ran all the same (``observe`` mode).
     """
 
     task: str
     task_id: str
-    decision: Literal["skip", "raise", "wait", "quiet"]
+    decision: Literal["skip", "raise", "wait", "quiet", "poison"]
     duplicate: Duplicate | None
     delay: float
     reason: str

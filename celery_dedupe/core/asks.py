@@ -6,6 +6,7 @@ Durations are whole milliseconds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from celery_dedupe.core.parts import Holder
 
@@ -70,6 +71,8 @@ class BeginAsk:
         mark: ms for which a good end is remembered for this copy, if the first copy still runs.
         remembers: a done mark stands in the way.
         trace: ms for which it is remembered that this run began, unless it is known how it ended; 0 for not.
+        deliveries: so many starts of one message are let through, 0 for any number.
+        counted: ms for which its starts are counted since the last one.
     """
 
     key: str
@@ -80,6 +83,8 @@ class BeginAsk:
     mark: int = 0
     remembers: bool = False
     trace: int = 0
+    deliveries: int = 0
+    counted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ class FinishAsk:
         token: of the slot; empty where the lock has none.
         outcome: ``"free"``; ``"done"`` (remembered for ``ttl`` ms, 0 for ever); ``"queued"`` (it will come
             back: claimed for ``ttl`` ms); ``"withdrawn"`` (a claim that outlives the run is given back too).
+        deliveries: what becomes of the count of its message's starts: ``"forget"``; ``"keep"`` (the message
+            will be delivered again); ``"undo"`` (the body has not begun: this start was none).
 
     A run whose slot is no longer its own claims nothing, and leaves a done mark only where nobody runs and no
     mark is: a release that comes late, or twice, must not hold a lock for a task that is not coming.
@@ -99,6 +106,7 @@ class FinishAsk:
     token: str
     outcome: str
     ttl: int = 0
+    deliveries: Literal["forget", "keep", "undo"] = "forget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +158,16 @@ class Redelivered:
 
 
 @dataclass(frozen=True, slots=True)
+class Exceeded:
+    """This would be start ``deliveries`` of the message, which the lock at ``index`` does not let through."""
+
+    index: int
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Over:
     """A copy of this very message ended well already, or a later attempt of it is under way."""
 
 
-BeginReply = Begun | Refused | Redelivered | Over
+BeginReply = Begun | Refused | Redelivered | Exceeded | Over

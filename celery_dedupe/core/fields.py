@@ -62,6 +62,7 @@ _BELONGS: Mapping[str, Callable[[Lock], bool]] = MappingProxyType(
         "limit": _RUNS,
         "on_conflict": _RUNS,
         "wait_limit": _RUNS,
+        "max_deliveries": _RUNS,
         "on_lease_lost": _RUNS,
     }
 )
@@ -117,6 +118,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
         "in_workflow": _one_of(get_args(InWorkflow)),
         "on_lease_lost": _one_of(get_args(OnLeaseLost)),
         "wait_limit": seconds,
+        "max_deliveries": _maybe(_limit),
         "params": _maybe(_params),
     }
 )

@@ -87,6 +87,16 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivered:
+    """How often one message has started, for as long as no start of it has come to an end."""
+
+    task_id: str
+    nonce: str
+    count: int
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """Who is in the way, as told to the one that was refused.
 

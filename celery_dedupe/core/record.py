@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from celery_dedupe.core.parts import FOREVER, Done, Ended, Holder, Queued, Running, Trace
+from celery_dedupe.core.parts import FOREVER, Delivered, Done, Ended, Holder, Queued, Running, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,10 @@ class Record:
     done: Done | None = None
     ended: tuple[Ended, ...] = ()
     traces: tuple[Trace, ...] = ()
+    delivered: tuple[Delivered, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.queued or self.running or self.done or self.ended or self.traces)
+        return self != _NOTHING
 
     @property
     def expires_at(self) -> int:
@@ -32,6 +33,7 @@ class Record:
         ends += [part.expires_at for part in self.running]
         ends += [part.expires_at for part in self.ended]
         ends += [part.expires_at for part in self.traces]
+        ends += [part.expires_at for part in self.delivered]
         if self.done:
             ends.append(self.done.expires_at)
         return FOREVER if FOREVER in ends else max(ends, default=FOREVER)
@@ -45,6 +47,7 @@ class Record:
             done,
             tuple(part for part in self.ended if _alive(part.expires_at, now)),
             tuple(part for part in self.traces if _alive(part.expires_at, now)),
+            tuple(part for part in self.delivered if _alive(part.expires_at, now)),
         )
 
     def with_queued(self, part: Queued) -> Record:
@@ -81,6 +84,20 @@ class Record:
         """The same with ``part`` as the only trace of its task id."""
         kept = tuple(old for old in self.traces if old.task_id != part.task_id)
         return replace(self, traces=(*kept, part))
+
+    def with_delivered(self, part: Delivered) -> Record:
+        """The same with ``part`` as the only count of its task id."""
+        kept = self.without_delivered(part.task_id)
+        return replace(kept, delivered=(*kept.delivered, part))
+
+    def without_delivered(self, task_id: str) -> Record:
+        """The same without the count of a task id's deliveries."""
+        return replace(self, delivered=tuple(part for part in self.delivered if part.task_id != task_id))
+
+    def deliveries_of(self, task_id: str, nonce: str) -> int:
+        """How often a message has started, as far as is known."""
+        message = task_id, nonce
+        return next((part.count for part in self.delivered if (part.task_id, part.nonce) == message), 0)
 
     def without_queued(self, task_id: str) -> Record:
         """The same without the queued claim of ``task_id``."""
@@ -140,6 +157,9 @@ class Record:
                 if part.task_id not in but and self.run(part.token) is None
             )
         return found
+
+
+_NOTHING = Record()
 
 
 def _alive(expires_at: int, now: int) -> bool:

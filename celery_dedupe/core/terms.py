@@ -35,6 +35,7 @@ class Policy:
         in_workflow: publish a duplicate that carries a continuation, or drop it all the same.
         on_lease_lost: what happens to a run whose lease is lost.
         wait_limit: for how long a run waits for the lock before it is skipped, in seconds.
+        max_deliveries: how often one message may start without coming to an end; ``None`` for any number.
         params: the task's argument names in order, for programs that do not have the task.
         part: tells two policies of one list apart that would make the same key; set when a list is parsed.
 
@@ -56,6 +57,7 @@ class Policy:
     in_workflow: InWorkflow
     on_lease_lost: OnLeaseLost
     wait_limit: float
+    max_deliveries: int | None
     params: tuple[str, ...] | None
     part: str
 
@@ -76,6 +78,7 @@ class Policy:
         in_workflow: InWorkflow = "publish",
         on_lease_lost: OnLeaseLost = "continue",
         wait_limit: Duration = "1h",
+        max_deliveries: int | None = None,
         params: tuple[str, ...] | list[str] | None = None,
         part: str = "",
     ) -> None:

@@ -18,6 +18,7 @@ from celery_dedupe.core.asks import (
     Caller,
     ClaimAsk,
     EvictAsk,
+    Exceeded,
     FinishAsk,
     LeaseAsk,
     Over,
@@ -25,7 +26,7 @@ from celery_dedupe.core.asks import (
     Refused,
 )
 from celery_dedupe.core.holdings import holdings
-from celery_dedupe.core.parts import FOREVER, Done, Ended, Queued, Running, Trace
+from celery_dedupe.core.parts import FOREVER, Delivered, Done, Ended, Queued, Running, Trace
 from celery_dedupe.core.record import Record
 
 EMPTY = Record()
@@ -48,10 +49,11 @@ def claim(book: Book, asks: Sequence[ClaimAsk], caller: Caller, now: int) -> tup
 
 
 def withdraw(book: Book, keys: Collection[str], task_id: str, running: bool, now: int) -> Changes:
-    """Give back what ``task_id`` has queued and, if ``running``, its slots as well."""
+    """Give back what ``task_id`` has queued and, if ``running``, its slots as well. Its message is gone."""
     changes: Changes = {}
     for key in keys:
-        record = _current(book, changes, key, now // 1000).without_queued(task_id)
+        record = _current(book, changes, key, now // 1000)
+        record = record.without_queued(task_id).without_delivered(task_id)
         changes[key] = record.without_running(task_id) if running else record
     return changes
 
@@ -66,16 +68,23 @@ def begin(book: Book, asks: Sequence[BeginAsk], attempt: Attempt, now: int) -> t
         reply = _obstacle(changes[ask.key], index, ask, attempt, ms) if ask.slot else None
         if reply is not None:
             return reply, _give_way(reply, changes, asks, attempt, ms)
+    for index, ask in enumerate(asks):
+        deliveries = _delivery(changes[ask.key], ask, attempt)
+        if deliveries > ask.deliveries:
+            return Exceeded(index, deliveries), {}
     fences = []
     for ask in asks:
         record = changes[ask.key].without_queued(attempt.task_id)
         fence = 0
         if ask.slot:
+            if count := _delivery(record, ask, attempt):
+                part = Delivered(attempt.task_id, attempt.nonce, count, ms + ask.counted)
+                record = record.with_delivered(part)
             run = _run(record, attempt, ms + ask.lease, now)
             record, fence = record.with_running(run), run.fence
             if ask.trace:
-                part = Trace(attempt.task_id, attempt.token, attempt.started, ms + ask.trace)
-                record = record.with_trace(part)
+                trace = Trace(attempt.task_id, attempt.token, attempt.started, ms + ask.trace)
+                record = record.with_trace(trace)
         fences.append(fence)
         changes[ask.key] = record
     return Begun(tuple(fences)), changes
@@ -109,8 +118,8 @@ def finish(
     changes: Changes = {}
     before = [_current(book, {}, ask.key, ms) for ask in asks]
     for ask, old in zip(asks, before, strict=True):
-        record = _current(book, changes, ask.key, ms).without_tokens((ask.token,))
-        record = record.without_result_of(ask.token)
+        record = _counted_at_end(_current(book, changes, ask.key, ms), ask, attempt)
+        record = record.without_tokens((ask.token,)).without_result_of(ask.token)
         changes[ask.key] = _ended(record, old.run(ask.token), ask, attempt, well, ms)
     return [
         not ask.token or bool(old.run(ask.token) or old.result_of(ask.token))
@@ -184,6 +193,29 @@ def _give_way(
         elif ask.key not in held:
             book[ask.key] = book[ask.key].without_queued(attempt.task_id)
     return book
+
+
+def _delivery(record: Record, ask: BeginAsk, attempt: Attempt) -> int:
+    """Which start of its message this is; 0 where nobody counts, or where it is counted already."""
+    if not ask.deliveries or record.run(attempt.token) is not None:
+        return 0
+    return record.deliveries_of(attempt.task_id, attempt.nonce) + 1
+
+
+def _counted_at_end(record: Record, ask: FinishAsk, attempt: Attempt) -> Record:
+    held = record.run(ask.token) is not None
+    if ask.deliveries == "forget" and (held or not ask.token):
+        return record.without_delivered(attempt.task_id)
+    if ask.deliveries == "undo" and held:
+        return replace(
+            record,
+            delivered=tuple(
+                replace(part, count=part.count - 1) if part.task_id == attempt.task_id else part
+                for part in record.delivered
+                if part.task_id != attempt.task_id or part.count > 1
+            ),
+        )
+    return record
 
 
 def _run(record: Record, attempt: Attempt, expires_at: int, now: int) -> Running:

@@ -12,6 +12,7 @@ from celery_dedupe.core.locks import State
 from celery_dedupe.core.parts import Holder
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.ticket import Ticket
+from celery_dedupe.errors import DeliveryLimitExceeded
 
 FIRST_DELAY = 0.5  # seconds; doubled with each wait
 SOON = 0.05  # seconds; the same, where the run in the way is as good as over
@@ -19,6 +20,7 @@ LONGEST_DELAY = 30.0  # seconds
 JITTER = 0.25  # of the delay, to both sides
 
 ASKED_FOR = 86_400.0  # seconds; what Celery keeps a result for, unless told otherwise
+COUNTED_FOR = 7 * 86_400.0  # seconds; longer than any broker waits before it delivers a message again
 
 Ending = Literal["succeeded", "failed", "ignored", "retried", "requeued", "unknown"]
 
@@ -74,7 +76,18 @@ class Quiet:
     reason: str
 
 
-Refusal = Skip | Raise | Wait | Quiet
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """The run ends FAILURE with ``error``: its message has cut off every run so far."""
+
+    error: DeliveryLimitExceeded
+
+    @property
+    def reason(self) -> str:
+        return f"delivered {self.error.deliveries} times, and max_deliveries is {self.error.limit}"
+
+
+Refusal = Skip | Raise | Wait | Quiet | Poison
 
 
 def duplicate(holder: Holder, task: str, key: str) -> Duplicate:
@@ -152,6 +165,8 @@ def begin_ask(policy: Policy, key: str, delay: float, *, comes_back: bool) -> Be
         mark=until_then,
         remembers=traits.remembers,
         trace=_ms(ASKED_FOR) if traits.remembers else 0,
+        deliveries=policy.max_deliveries or 0,
+        counted=_ms(COUNTED_FOR) if policy.max_deliveries else 0,
     )
 
 
@@ -204,13 +219,15 @@ def finish_ask(policy: Policy, key: str, token: str, ending: Ending, retry_in: f
         "requeued": policy.queue_ttl,
         "unknown": policy.lease,
     }
+    comes_again = policy.max_deliveries and ending in ("requeued", "unknown")
+    deliveries: Literal["forget", "keep"] = "keep" if comes_again else "forget"
     # A lock that claims nothing keeps its retry's count, too: a late copy of this attempt is known by it.
     if ending == "retried" or (traits.claims and ending in comes_back):
-        return FinishAsk(key, token, "queued", _ms(comes_back[ending]))
+        return FinishAsk(key, token, "queued", _ms(comes_back[ending]), deliveries)
     if traits.remembers and ending == "succeeded":
         return FinishAsk(key, token, "done", 0 if policy.keep is None else _ms(policy.keep))
     # A run that has no slot, since the store was away at its start, may still have its queued claim there.
-    return FinishAsk(key, token, "free" if token else "withdrawn")
+    return FinishAsk(key, token, "free" if token else "withdrawn", deliveries=deliveries)
 
 
 def _ms(seconds: float) -> int:

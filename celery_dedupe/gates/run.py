@@ -16,7 +16,7 @@ from celery.exceptions import Ignore
 
 from celery_dedupe import interrupts, messages
 from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
-from celery_dedupe.core.verdicts import Ending, Quiet, Raise, Refusal, Skip, Wait
+from celery_dedupe.core.verdicts import Ending, Poison, Quiet, Raise, Refusal, Skip, Wait
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.gates.desk import VERDICT, Desk, end_as_duplicate, refusal
 from celery_dedupe.gates.publish import pass_through
@@ -122,7 +122,7 @@ class RunGate:
     def _seam(self, original: Any) -> Any:
         def before_start(task: Task[Any, Any], task_id: str, args: Any, kwargs: Any) -> None:
             verdict = getattr(task.request, VERDICT, None)
-            if isinstance(verdict, (Skip, Raise, Wait, Quiet)):
+            if isinstance(verdict, (Skip, Raise, Wait, Quiet, Poison)):
                 self._carry_out(task, task_id, verdict)
             original(task, task_id, args, kwargs)
 
@@ -131,6 +131,8 @@ class RunGate:
 
     def _carry_out(self, task: Task[Any, Any], task_id: str, verdict: Refusal) -> None:
         request = task.request
+        if isinstance(verdict, Poison):
+            raise verdict.error
         if isinstance(verdict, Raise):
             raise refusal(verdict.duplicate) if verdict.duplicate else StoreUnavailable(verdict.reason)
         if isinstance(verdict, Skip):

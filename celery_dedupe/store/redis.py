@@ -80,6 +80,7 @@ class RedisStore:
         ]
         for ask in asks:
             argv += int(ask.slot), ask.limit, ask.lease, ask.hold, ask.mark, int(ask.remembers), ask.trace
+            argv += ask.deliveries, ask.counted
         return redis_text.begin_reply(self._run("begin", [ask.key for ask in asks], argv))
 
     def renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
@@ -92,7 +93,7 @@ class RedisStore:
     def finish(self, asks: Sequence[FinishAsk], attempt: Attempt, *, well: bool) -> list[bool]:
         argv: list[Any] = [encode(attempt.task_id), attempt.generation, int(well)]
         for ask in asks:
-            argv += encode(ask.token), ask.outcome, ask.ttl
+            argv += encode(ask.token), ask.outcome, ask.ttl, ask.deliveries
         return [bool(one) for one in self._run("finish", [ask.key for ask in asks], argv)]
 
     def read(self, key: str) -> Record:

@@ -121,9 +121,10 @@ class ClusterStore(RedisStore):
             key, hold = some[0].key, max(ask.hold for ask in some)
             token = attempt.token if key in begun and any(ask.slot for ask in some) else ""
             if refused:
-                back.append(FinishAsk(key, token, "queued" if hold else "withdrawn", hold))
+                outcome = "queued" if hold else "withdrawn"
+                back.append(FinishAsk(key, token, outcome, hold, "undo" if token else "keep"))
             elif token:
-                back.append(FinishAsk(key, token, "free"))
+                back.append(FinishAsk(key, token, "free", deliveries="undo"))
         self.finish(back, attempt, well=False)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
-from celery_dedupe.core.asks import BeginReply, Begun, Over, Redelivered, Refused
-from celery_dedupe.core.parts import Done, Ended, Holder, Queued, Running, Trace
+from celery_dedupe.core.asks import BeginReply, Begun, Exceeded, Over, Redelivered, Refused
+from celery_dedupe.core.parts import Delivered, Done, Ended, Holder, Queued, Running, Trace
 from celery_dedupe.core.record import Record
 
 STATES = {"q": "queued", "r": "running", "d": "done", "t": "lapsed"}
@@ -39,7 +39,7 @@ def text(reply: Any) -> str:
 
 def record(lines: str) -> Record:
     """A record from its text. Raises ``ValueError`` or ``KeyError`` if it is not one."""
-    parts: dict[str, list[list[str]]] = {"q": [], "r": [], "d": [], "e": [], "t": []}
+    parts: dict[str, list[list[str]]] = {"q": [], "r": [], "d": [], "e": [], "t": [], "n": []}
     for line in lines.split("\n"):
         kind, *part = line.split(" ")
         parts[kind].append(part)
@@ -55,6 +55,10 @@ def record(lines: str) -> Record:
         tuple(
             Trace(decode(task_id), decode(token), int(started), int(expires))
             for task_id, token, started, expires in parts["t"]
+        ),
+        tuple(
+            Delivered(decode(task_id), decode(nonce), int(count), int(expires))
+            for task_id, nonce, count, expires in parts["n"]
         ),
     )
 
@@ -79,6 +83,8 @@ def begin_reply(reply: Sequence[Any]) -> BeginReply:
         return refused(rest)
     if verdict == "redelivered":
         return Redelivered(int(rest[0]) - 1, int(rest[1]))
+    if verdict == "exceeded":
+        return Exceeded(int(rest[0]) - 1, int(rest[1]))
     return Over()
 
 

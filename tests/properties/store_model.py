@@ -16,13 +16,14 @@ from celery_dedupe.core.asks import (
     Caller,
     ClaimAsk,
     EvictAsk,
+    Exceeded,
     FinishAsk,
     LeaseAsk,
     Over,
     Redelivered,
     Refused,
 )
-from celery_dedupe.core.parts import Done, Ended, Holder, Queued, Running
+from celery_dedupe.core.parts import Delivered, Done, Ended, Holder, Queued, Running
 from celery_dedupe.core.record import Record
 
 
@@ -40,6 +41,7 @@ class Part:
     started: int = 0
     marked: int = 0
     since: int = 0
+    count: int = 0
 
 
 class Model:
@@ -101,6 +103,7 @@ class Model:
         self.forget_the_past()
         for key in keys:
             self.remove(key, "queued", id=task_id)
+            self.remove(key, "count", id=task_id)
             if running:
                 self.remove(key, "running", id=task_id)
 
@@ -126,7 +129,17 @@ class Model:
                 refused = Refused(place, self.holders(done or runs))
                 self.make_way(asks, attempt)
                 return refused
+        for place, ask in enumerate(asks):
+            known = any(part.token == attempt.token for part in self.at(ask.key, "running"))
+            count = self.count(ask.key, attempt) + 1
+            if ask.deliveries and not known and count > ask.deliveries:
+                self.parts = before
+                return Exceeded(place, count)
         return Begun(tuple(self.take(ask, attempt) for ask in asks))
+
+    def count(self, key: str, attempt: Attempt) -> int:
+        message = attempt.task_id, attempt.nonce
+        return sum(part.count for part in self.at(key, "count") if (part.id, part.nonce) == message)
 
     def is_late(self, ask: BeginAsk, attempt: Attempt) -> bool:
         runs = self.at(ask.key, "running")
@@ -162,6 +175,13 @@ class Model:
             if part.token == attempt.token:
                 part.until = self.now + ask.lease
                 return part.fence
+        if ask.deliveries:
+            count = self.count(ask.key, attempt) + 1
+            self.remove(ask.key, "count", id=attempt.task_id)
+            until = self.now + ask.counted
+            self.parts.append(
+                Part("count", ask.key, attempt.task_id, until, nonce=attempt.nonce, count=count)
+            )
         fence = self.tick
         for part in runs:
             fence = max(fence, part.fence + 1)
@@ -191,6 +211,7 @@ class Model:
         over = {(part.key, part.nonce) for part in self.parts if (part.kind, part.id) == ("ended", "")}
         for ask in asks:
             run = runs.get((ask.key, ask.token))
+            self.end_count(ask, attempt)
             self.remove(ask.key, "running", token=ask.token)
             self.remove(ask.key, "ended", id="", nonce=ask.token)
             if ask.outcome == "queued" and (run or not ask.token):
@@ -206,6 +227,18 @@ class Model:
                 self.remove(ask.key, "ended", id=run.id, nonce=run.nonce)
                 self.parts.append(Part("ended", ask.key, run.id, run.marked, nonce=run.nonce))
         return [not ask.token or (ask.key, ask.token) in {*runs, *over} for ask in asks]
+
+    def end_count(self, ask: FinishAsk, attempt: Attempt) -> None:
+        runs = any(part.token == ask.token for part in self.at(ask.key, "running"))
+        for part in self.at(ask.key, "count"):
+            if part.id != attempt.task_id or ask.deliveries == "keep":
+                continue
+            if ask.deliveries == "undo":
+                part.count -= runs
+            elif runs or not ask.token:
+                part.count = 0
+            if part.count == 0:
+                self.parts.remove(part)
 
     def evict(self, asks: Sequence[EvictAsk]) -> list[int]:
         self.forget_the_past()
@@ -243,4 +276,8 @@ class Model:
             ),
             done[0] if done else None,
             tuple(Ended(part.id, part.nonce, part.until) for part in self.at(key, "ended")),
+            (),
+            tuple(
+                Delivered(part.id, part.nonce, part.count, part.until) for part in self.at(key, "count")
+            ),
         )  # fmt: skip

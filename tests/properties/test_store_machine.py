@@ -60,14 +60,19 @@ attempts = st.builds(
     ended,
 )
 begins = st.builds(
-    lambda key, slot, lease, hold, mark, remembers: (key, slot, LIMITS[key], lease, hold, mark, remembers),
+    lambda key, slot, lease, hold, mark, remembers, most, counted: (
+        key, slot, LIMITS[key], lease, hold, mark, remembers, 0, most, counted if most else 0,
+    ),
     keys,
     st.booleans() | st.just(True),
     times,
     ttls,
     ttls,
     st.booleans(),
-)
+    st.sampled_from((0, 0, 1, 2)),
+    times,
+)  # fmt: skip
+wishes = st.sampled_from(("forget", "keep", "undo"))
 outcomes = st.sampled_from(("free", "done", "queued", "withdrawn"))
 
 
@@ -183,14 +188,16 @@ class StoreMachine(RuleBasedStateMachine):
         wanted = [LeaseAsk(self.key(key), token, lease) for key, token, lease in asks]
         self.everywhere(lambda store: store.renew(wanted), self.model.renew(wanted))
 
-    @rule(asks=lists_of(st.tuples(keys, st.just("") | st.sampled_from(TOKENS), outcomes, ttls)),
+    @rule(asks=lists_of(st.tuples(keys, st.just("") | st.sampled_from(TOKENS), outcomes, ttls, wishes)),
           attempt=attempts, well=st.booleans())  # fmt: skip
     def finish(self, asks: list[Any], attempt: Attempt, well: bool) -> None:
         self._finish(asks, attempt, well)
 
-    @rule(names=lists_of(keys), outcome=outcomes, ttl=ttls, attempt=attempts, well=st.booleans())
-    def finish_own(self, names: list[str], outcome: str, ttl: int, attempt: Attempt, well: bool) -> None:
-        self._finish([(name, attempt.token, outcome, ttl) for name in names], attempt, well)
+    @rule(names=lists_of(keys), outcome=outcomes, ttl=ttls, wish=wishes, attempt=attempts, well=st.booleans())
+    def finish_own(
+        self, names: list[str], outcome: str, ttl: int, wish: str, attempt: Attempt, well: bool
+    ) -> None:
+        self._finish([(name, attempt.token, outcome, ttl, wish) for name in names], attempt, well)
 
     def _finish(self, asks: list[Any], attempt: Attempt, well: bool) -> None:
         self.turn(1)
@@ -208,6 +215,19 @@ class StoreMachine(RuleBasedStateMachine):
             self.begin([(key, True, LIMITS[key], lease, 0, mark, False)], attempt, 1)
         if ends:
             self._finish([(key, first.token, "free", 0)] * ends, first, well)
+
+    @rule(key=keys, who=ids, most=st.integers(1, 2), counted=times, lease=times, starts=st.integers(2, 4),
+          end=st.none() | wishes)  # fmt: skip
+    def a_message_is_delivered_again_and_again(
+        self, key: str, who: str, most: int, counted: int, lease: int, starts: int, end: str | None
+    ) -> None:
+        for _ in range(starts):
+            ask = (key, True, LIMITS[key], lease, 0, 0, False, 0, most, counted)
+            self.begin([ask], Attempt(who, f"{who}/1", "n", 2), 1)
+            if end:
+                self._finish([(key, f"{who}/1", "free", 0, end)], Attempt(who, ""), False)
+            else:
+                self.turn(lease * 1000)
 
     @rule(asks=lists_of(st.tuples(keys, some_ids, ended, st.just("") | ids)))
     def evict(self, asks: list[Any]) -> None:

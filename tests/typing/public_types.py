@@ -112,7 +112,7 @@ def on_dropped(app: Any, event: signals.PublishDropped) -> None:
 
 
 def on_refused(app: Any, event: signals.RunRefused) -> None:
-    assert_type(event.decision, Literal["skip", "raise", "wait", "quiet"])
+    assert_type(event.decision, Literal["skip", "raise", "wait", "quiet", "poison"])
     assert_type(event.duplicate, Duplicate | None)
     assert_type(event.delay, float)
     assert_type(event.reason, str)

@@ -11,6 +11,7 @@ from celery_dedupe import errors
 from celery_dedupe.errors import (
     ConfigurationError,
     DedupeError,
+    DeliveryLimitExceeded,
     DuplicateTask,
     LeaseLost,
     StoreUnavailable,
@@ -23,6 +24,7 @@ EVERY = [
     UnkeyableArguments("text"),
     StoreUnavailable("text"),
     LeaseLost("text"),
+    DeliveryLimitExceeded("proj.task", "an id", 4, 3),
     DuplicateTask("proj.task", "an id", "running", 12.5, "dedupe:proj.task:0"),
     DuplicateTask("proj.task", "an id", "done", None, "dedupe:proj.task:0"),
 ]

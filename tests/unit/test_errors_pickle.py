@@ -13,6 +13,7 @@ from celery.utils.serialization import get_pickleable_exception, get_pickled_exc
 from celery_dedupe import (
     ConfigurationError,
     DedupeError,
+    DeliveryLimitExceeded,
     DuplicateTask,
     LeaseLost,
     StoreUnavailable,
@@ -29,6 +30,7 @@ EXAMPLES = [
     StoreUnavailable("the claim store does not answer"),
     LeaseLost("t[id] no longer holds k"),
     NotARecord("dedupe:t:abc"),
+    DeliveryLimitExceeded("t", "id", 4, 3),
     DUPLICATE,
     DuplicateTask("t", "holder", "done", None, "dedupe:t:abc"),
 ]
@@ -81,6 +83,15 @@ def test_a_duplicate_says_who_holds_the_lock_and_for_how_long():
     assert str(EXAMPLES[-1]).endswith("which is done and holds dedupe:t:abc for ever")
     assert (DUPLICATE.task, DUPLICATE.task_id, DUPLICATE.state) == ("t", "holder", "running")
     assert (DUPLICATE.expires_in, DUPLICATE.key) == (12.5, "dedupe:t:abc")
+
+
+def test_a_poison_message_is_told_with_its_count_and_a_mend():
+    error = DeliveryLimitExceeded("t", "id", 4, 3)
+    assert str(error) == (
+        "t[id] has come 4 times, since no run of it came to an end, and max_deliveries is 3: "
+        "find what kills its process (memory, a crash in C code), then call the task again"
+    )
+    assert (error.task, error.task_id, error.deliveries, error.limit) == ("t", "id", 4, 3)
 
 
 def test_unkeyable_arguments_are_a_type_error_too():

@@ -12,7 +12,7 @@ import pytest
 from celery_dedupe import Policy, signals
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.ticket import Ticket
-from celery_dedupe.core.verdicts import Duplicate, Quiet, Raise, Skip, Wait
+from celery_dedupe.core.verdicts import Duplicate, Poison, Quiet, Raise, Skip, Wait
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.guard import Drop, Guard, Run
 from celery_dedupe.store.breaker import Breaker
@@ -247,6 +247,39 @@ def test_a_copy_runs_when_the_first_has_failed(bench):
     b.begin("a")
     b.guard.finish(run, "failed")
     assert isinstance(b.begin("a"), Run)
+
+
+def test_a_message_that_cuts_off_every_run_is_stopped_and_holds_nothing(bench, log):
+    b = bench(Policy(lock="until_finished", max_deliveries=2), Policy(lock="until_started"))
+    b.claim("a")
+    for _ in range(2):
+        assert isinstance(b.begin("a"), Run)
+        assert isinstance(b.begin("a"), Wait), "a copy that may still run"
+        b.clock.turn(61)
+    stopped = b.begin("a")
+    assert isinstance(stopped, Poison)
+    assert stopped.error.args == ("t", "a", 3, 2)
+    assert b.store.held() == NOTHING
+    (event,) = (event for event in b.told(signals.RunRefused) if event.decision == "poison")
+    assert event.reason == "delivered 3 times, and max_deliveries is 2"
+    (line,) = (record for record in log.records if "poison" in record.getMessage())
+    assert (line.levelname, line.getMessage()) == ("ERROR", f"t[a] poison: {event.reason}")
+    assert isinstance(b.begin("a", nonce="a new call"), Run)
+
+
+@pytest.mark.parametrize(("ending", "stops"), [("succeeded", False), ("requeued", True), ("unknown", True)])
+def test_runs_that_come_to_an_end_are_not_counted(bench, ending, stops):
+    b = bench(Policy(lock="while_running", max_deliveries=1))
+    b.guard.finish(b.begin("a"), ending)
+    assert isinstance(b.begin("a"), Poison if stops else Run)
+
+
+def test_in_observe_mode_a_poison_message_runs_on(bench):
+    b = bench(Policy(lock="while_running", max_deliveries=1), observe=True)
+    for _ in range(3):
+        assert isinstance(b.begin("a"), Run)
+        b.clock.turn(61)
+    assert [(e.decision, e.observed) for e in b.told(signals.RunRefused)] == [("poison", True)] * 2
 
 
 def test_a_copy_whose_first_delivery_ended_well_asks_nothing(bench):

@@ -15,6 +15,7 @@ PUBLIC = {
     "ConfigurationError",
     "Dedupe",
     "DedupeError",
+    "DeliveryLimitExceeded",
     "Duplicate",
     "DuplicateTask",
     "Lease",

@@ -161,12 +161,13 @@ def test_each_field_is_for_the_locks_that_are_named():
 
     assert (
         "`queue_ttl` is for locks that refuse a publish, without `until_expired`; `lease`, `limit`, "
-        "`on_conflict`, `wait_limit` and `on_lease_lost` are for locks that refuse a start."
+        "`on_conflict`, `wait_limit`, `max_deliveries` and `on_lease_lost` are for locks that refuse a start."
     ) in " ".join(README.split())
     refusing = {lock.name for lock in LOCKS.values() if lock.publish_blocked_by}
     assert users("queue_ttl") == refusing - {"until_expired"}
     runs = {lock.name for lock in LOCKS.values() if lock.runs}
     assert users("lease") == users("on_conflict") == users("wait_limit") == users("on_lease_lost") == runs
+    assert users("max_deliveries") == runs
     (limit,) = (row[2] for row in table("field") if row[0] == "`limit`")
     assert set(re.findall(r"`(\w+)`", limit)) == users("limit", 2)
     assert (users("period"), users("keep")) == ({"until_expired"}, {"once"})

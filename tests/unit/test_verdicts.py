@@ -101,6 +101,11 @@ def test_a_start_asks_for_one_of_as_many_slots_as_the_policy_says():
     assert verdicts.begin_ask(policy("while_running", limit=4), "k", 0, comes_back=False).limit == 4
 
 
+def test_a_start_counts_its_messages_deliveries_for_longer_than_a_broker_waits():
+    ask = verdicts.begin_ask(policy("while_running", max_deliveries=3), "k", 0, comes_back=False)
+    assert (ask.deliveries, ask.counted) == (3, 7 * DAY)
+
+
 # A start that finds somebody in its way
 
 
@@ -236,6 +241,14 @@ def test_the_end_of_a_run_frees_a_lock_that_claims_nothing(ending):
     retried = FinishAsk("k", "token", "queued", HOUR + 5_000)
     ask = verdicts.finish_ask(policy("while_running"), "k", "token", ending, 5.0)
     assert ask == (retried if ending == "retried" else FinishAsk("k", "token", "free"))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("lock", RUNS)
+def test_the_end_of_a_run_keeps_the_count_of_a_message_that_may_come_again(lock, ending):
+    ask = verdicts.finish_ask(policy(lock, max_deliveries=3), "k", "token", ending, 5.0)
+    assert ask.deliveries == ("keep" if ending in ("requeued", "unknown") else "forget")
+    assert replace(ask, deliveries="forget") == verdicts.finish_ask(policy(lock), "k", "token", ending, 5.0)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

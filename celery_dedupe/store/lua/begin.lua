@@ -2,17 +2,17 @@
 -- KEYS   the locks
 -- ARGV   task id, token, nonce, generation, node, started, tokens known to have ended (blanks between),
 --        then for each key: slot ('1' or '0'), limit, lease ms, hold ms, mark ms, remembers ('1' or '0'),
---        trace ms
+--        trace ms, deliveries, 0 for any number, counted ms
 -- reply  ['begun', a fence for each key], ['refused', index, holders as in claim.lua],
---        ['redelivered', index, ms left of the copy that runs], ['over']
+--        ['redelivered', index, ms left of the copy that runs], ['exceeded', index, deliveries], ['over']
 local id, token, nonce, generation, node, started, ended =
   ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local asks = {}
 for i, key in ipairs(KEYS) do
-  local at = 1 + 7 * i
+  local at = 9 * i - 1
   asks[i] = {key = key, slot = ARGV[at] == '1', limit = tonumber(ARGV[at + 1]), lease = ARGV[at + 2],
              hold = tonumber(ARGV[at + 3]), mark = ARGV[at + 4], remembers = ARGV[at + 5] == '1',
-             trace = tonumber(ARGV[at + 6])}
+             trace = tonumber(ARGV[at + 6]), deliveries = tonumber(ARGV[at + 7]), counted = ARGV[at + 8]}
 end
 
 local function stale(record, ask)
@@ -58,17 +58,28 @@ local function give_way()
   end
 end
 
-local function run(record, lease, trace)
-  local mine, fence = find(record.r, 1, token), tick
+-- Which start of its message this is; 0 where nobody counts, or where it is counted already.
+local function delivery(record, ask)
+  if ask.deliveries == 0 or find(record.r, 1, token) then return 0 end
+  local part = find(record.n, 1, id)
+  return 1 + (part and part[2] == nonce and part[3] or 0)
+end
+
+local function run(record, ask)
+  local mine, fence, count = find(record.r, 1, token), tick, delivery(record, ask)
   if not mine then
     for _, part in ipairs(record.r) do fence = math.max(fence, tonumber(part[4]) + 1) end
     mine = {token, id, nonce, int(fence), generation, node, started, '', '0'}
     table.insert(record.r, mine)
   end
-  mine[8] = int(now + lease)
-  if trace > 0 then
+  mine[8] = int(now + ask.lease)
+  if count > 0 then
+    drop(record.n, 1, id)
+    table.insert(record.n, {id, nonce, int(count), int(now + ask.counted)})
+  end
+  if ask.trace > 0 then
     drop(record.t, 1, id)
-    table.insert(record.t, {id, token, started, int(now + trace)})
+    table.insert(record.t, {id, token, started, int(now + ask.trace)})
   end
   return mine[4]
 end
@@ -85,10 +96,14 @@ for i, ask in ipairs(asks) do
     return reply
   end
 end
+for i, ask in ipairs(asks) do
+  local count = delivery(load(ask.key), ask)
+  if count > ask.deliveries then return {'exceeded', int(i), int(count)} end
+end
 local reply = {'begun'}
 for i, ask in ipairs(asks) do
   drop(load(ask.key).q, 1, id)
-  reply[i + 1] = ask.slot and run(load(ask.key), ask.lease, ask.trace) or '0'
+  reply[i + 1] = ask.slot and run(load(ask.key), ask) or '0'
 end
 save()
 return reply

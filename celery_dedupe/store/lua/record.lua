@@ -5,10 +5,12 @@
 --   d <task id> <expires at> <since>
 --   e <task id, or - > <nonce, or the token of a run that was ended since its result is final> <expires at>
 --   t <task id> <token> <started> <expires at>
--- load(key) gives the live parts as {q = {...}, r = {...}, e = {...}, t = {...}, d = {...} or nil}, each part
--- a list of its fields; save() writes every loaded record that has changed, with the expiry of its last part.
-local FIELDS = {q = 4, r = 9, d = 3, e = 3, t = 4}
-local EXPIRY = {q = 2, r = 8, d = 2, e = 3, t = 4}
+--   n <task id> <nonce> <count> <expires at>
+-- load(key) gives the live parts as {q = {...}, r = {...}, e = {...}, t = {...}, n = {...}, d = {...} or nil},
+-- each part a list of its fields; save() writes every loaded record that has changed, with the expiry of its
+-- last part.
+local FIELDS = {q = 4, r = 9, d = 3, e = 3, t = 4, n = 4}
+local EXPIRY = {q = 2, r = 8, d = 2, e = 3, t = 4, n = 4}
 local texts, records = {}, {}
 
 local function int(number)
@@ -28,7 +30,7 @@ local function fetch(key)
 end
 
 local function parse(key, text)
-  local record = {q = {}, r = {}, e = {}, t = {}}
+  local record = {q = {}, r = {}, e = {}, t = {}, n = {}}
   for line in string.gmatch(text, '[^\n]+') do
     local kind, part = string.sub(line, 1, 1), {}
     for field in string.gmatch(string.sub(line, 3), '%S+') do part[#part + 1] = field end
@@ -145,7 +147,7 @@ local function save()
       forever = forever or expiry == 0
       last = math.max(last, expiry)
     end
-    for _, kind in ipairs({'q', 'r', 'e', 't'}) do
+    for _, kind in ipairs({'q', 'r', 'e', 't', 'n'}) do
       for _, part in ipairs(record[kind]) do add(kind, part) end
     end
     if record.d then add('d', record.d) end
