@@ -136,7 +136,7 @@ class Dedupe:
 
     @property
     def guard(self) -> Guard:
-        """Rules on claims, runs and ends; opens the store on first use."""
+        """What claims, runs and ends act through; opens the store on first use."""
         found = self._guard
         if found is None:
             with self._lock:

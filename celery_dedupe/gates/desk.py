@@ -15,7 +15,8 @@ from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.ticket import Ticket
 from celery_dedupe.core.verdicts import Duplicate
 from celery_dedupe.errors import DuplicateTask
-from celery_dedupe.guard import Guard, Run
+from celery_dedupe.guard import Guard
+from celery_dedupe.guard.runs import Run
 from celery_dedupe.heartbeat import Lease
 
 VERDICT = "dedupe_verdict"  # the attribute of ``task.request`` that holds a Run or a Refusal
@@ -28,7 +29,7 @@ class Desk(Protocol):
 
     @property
     def guard(self) -> Guard:
-        """Rules on claims, runs and ends."""
+        """What claims, runs and ends act through."""
 
     def policies(self, task: str, override: Any = None) -> tuple[Policy, ...]:
         """The task's policies, with a call's own ``dedupe=`` option laid over them."""

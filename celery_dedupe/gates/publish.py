@@ -20,7 +20,9 @@ from celery_dedupe.core.policy import Policy, portable
 from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
 from celery_dedupe.gates.desk import VERDICT, Desk, claimed_by, current_run, end_as_duplicate, refusal
 from celery_dedupe.gates.results import SecondResults
-from celery_dedupe.guard import Drop, Run
+from celery_dedupe.guard import claims
+from celery_dedupe.guard.claims import Drop
+from celery_dedupe.guard.runs import Run
 
 logger = logging.getLogger("celery_dedupe")
 
@@ -153,7 +155,7 @@ class PublishGate:
             ticket = replace(
                 run.ticket, generation=run.ticket.generation + 1, nonce=nonce, waits=0, waited=0.0
             )
-            publishing.claimed = desk.guard.claim_retry(call, policies, ticket)
+            publishing.claimed = claims.claim_retry(desk.guard, call, policies, ticket)
             headers[HEADER] = ticket.to_header()
             return None
         publishing.promised = publishing.promised or call.workflow
@@ -178,7 +180,7 @@ class PublishGate:
             serializer=publishing.serializer,
         )
         ticket = replace(ticket, successor_of=claimed_by(ticket, inside))
-        outcome = desk.guard.claim(call, policies, ticket, attended=publishing.attended)
+        outcome = claims.claim(desk.guard, call, policies, ticket, attended=publishing.attended)
         if isinstance(outcome, Drop):
             return outcome
         publishing.claimed = ticket.keys if outcome else ()

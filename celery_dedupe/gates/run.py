@@ -20,7 +20,8 @@ from celery_dedupe.core.verdicts import Ending, Poison, Quiet, Raise, Refusal, S
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.gates.desk import VERDICT, Desk, end_as_duplicate, refusal
 from celery_dedupe.gates.publish import pass_through
-from celery_dedupe.guard import Run
+from celery_dedupe.guard import runs
+from celery_dedupe.guard.runs import Run
 
 logger = logging.getLogger("celery_dedupe")
 
@@ -94,7 +95,7 @@ class RunGate:
         """Receiver: free what the run holds. A run that was refused holds nothing and frees nothing."""
         run = getattr(task.request, VERDICT, None)
         if isinstance(run, Run):
-            self._desk.guard.finish(run, _ending(run, state, retval))
+            runs.finish(self._desk.guard, run, _ending(run, state, retval))
 
     def _decide(self, task: Task[Any, Any], request: Context, found: Ticket | None) -> Run | Refusal | None:
         desk, name = self._desk, task.name
@@ -109,7 +110,8 @@ class RunGate:
         ticket = found or Ticket(generation=call.retries)
         if not ticket.keys:
             ticket = replace(ticket, keys=desk.keys(call, policies))
-        return desk.guard.begin(
+        return runs.begin(
+            desk.guard,
             call,
             policies,
             ticket,

@@ -657,7 +657,7 @@ def test_an_error_of_our_own_never_stops_a_body(local_app, monkeypatch, log):
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("our own")
 
-    monkeypatch.setattr(a.dedupe.guard, "begin", broken)
+    monkeypatch.setattr("celery_dedupe.guard.runs.begin", broken)
     a.run_next()
     assert a.ran == [1]
     assert a.told(RanUnprotected) == [RanUnprotected("t", "id", "start", "ZeroDivisionError: our own")]

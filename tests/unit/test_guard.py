@@ -14,7 +14,9 @@ from celery_dedupe.core.call import Call
 from celery_dedupe.core.ticket import Ticket
 from celery_dedupe.core.verdicts import Duplicate, Poison, Quiet, Raise, Skip, Wait
 from celery_dedupe.errors import StoreUnavailable
-from celery_dedupe.guard import Drop, Guard, Run
+from celery_dedupe.guard import Guard, claims, runs
+from celery_dedupe.guard.claims import Drop
+from celery_dedupe.guard.runs import Run
 from celery_dedupe.store.breaker import Breaker
 from tests.harness.waiting import wait_until
 from tests.unit.conftest import EVENTS, NOTHING, Clock, TestedStore
@@ -40,12 +42,11 @@ class Bench:
             signal.connect(self._note, sender=self.app)
 
     def claim(self, task_id: str, **fields: Any) -> Drop | bool:
-        return self.guard.claim(call(task_id), self.policies, self.ticket(task_id, **fields))
+        return claims.claim(self.guard, call(task_id), self.policies, self.ticket(task_id, **fields))
 
     def begin(self, task_id: str, **fields: Any) -> Any:
-        return self.guard.begin(
-            call(task_id), self.policies, self.ticket(task_id, **fields), "w1@unit", interrupt=not_needed
-        )
+        ticket = self.ticket(task_id, **fields)
+        return runs.begin(self.guard, call(task_id), self.policies, ticket, "w1@unit", interrupt=not_needed)
 
     def ticket(self, task_id: str, **fields: Any) -> Ticket:
         keys = tuple(f"k{number}" for number, _ in enumerate(self.policies))
@@ -153,7 +154,7 @@ def test_a_run_gets_its_slot_and_a_fence_that_grows(bench):
     first = b.begin("a")
     assert (first.call.task_id, [lease.key for lease in first.leases]) == ("a", ["k0"])
     assert b.store.held() == {**NOTHING, "running": ["a"]}
-    b.guard.finish(first, "succeeded")
+    runs.finish(b.guard, first, "succeeded")
     second = b.begin("b")
     assert second.leases[0].fence > first.leases[0].fence
 
@@ -171,7 +172,7 @@ def test_a_period_needs_no_start(bench):
     b.claim("a")
     b.store.calls.clear()
     run = b.begin("a")
-    b.guard.finish(run, "succeeded")
+    runs.finish(b.guard, run, "succeeded")
     assert b.store.calls == []
     assert b.store.held() == {**NOTHING, "queued": ["a"]}
 
@@ -182,7 +183,7 @@ def test_leases_are_renewed_by_the_heartbeat_until_the_end(bench):
     run = b.begin("a")
     wait_until(lambda: b.store.calls.count("renew") >= 2)
     assert b.guard.heartbeat.held() == list(run.leases)
-    b.guard.finish(run, "succeeded")
+    runs.finish(b.guard, run, "succeeded")
     assert b.guard.heartbeat.held() == []
     assert b.store.held() == NOTHING
 
@@ -202,7 +203,7 @@ def test_a_lease_that_another_has_by_now_is_told_as_lost(bench, log):
 def test_a_run_is_stopped_for_a_lost_lease_if_the_policy_says_so(bench, on_lease_lost, stops):
     b = bench(Policy(lock="while_running", lease=0.3, on_lease_lost=on_lease_lost))
     stopped: list[str] = []
-    run = b.guard.begin(call("a"), b.policies, b.ticket("a"), "w1", lambda: lambda: stopped.append("a"))
+    run = runs.begin(b.guard, call("a"), b.policies, b.ticket("a"), "w1", lambda: lambda: stopped.append("a"))
     b.clock.turn(1)
     wait_until(lambda: run.leases[0].lost)
     wait_until(lambda: b.told(signals.LostLease))
@@ -215,7 +216,7 @@ def test_a_run_that_ends_after_its_lease_was_lost_is_a_warning(bench, log):
     run = b.begin("a")
     b.clock.turn(61)
     assert isinstance(b.begin("b"), Run)
-    b.guard.finish(run, "failed")
+    runs.finish(b.guard, run, "failed")
     assert b.store.held() == {**NOTHING, "running": ["b"]}
     assert "t[a] ended (failed) after it lost its lease on k0: another run may have overlapped it" in log.text
 
@@ -237,7 +238,7 @@ def test_a_copy_waits_while_the_first_runs_and_ends_quietly_after_it(bench):
     waiting = b.begin("a")
     assert isinstance(waiting, Wait)
     assert waiting.duplicate is None
-    b.guard.finish(run, "succeeded")
+    runs.finish(b.guard, run, "succeeded")
     assert isinstance(b.begin("a"), Quiet)
 
 
@@ -245,7 +246,7 @@ def test_a_copy_runs_when_the_first_has_failed(bench):
     b = bench(FINISHED)
     run = b.begin("a")
     b.begin("a")
-    b.guard.finish(run, "failed")
+    runs.finish(b.guard, run, "failed")
     assert isinstance(b.begin("a"), Run)
 
 
@@ -270,7 +271,7 @@ def test_a_message_that_cuts_off_every_run_is_stopped_and_holds_nothing(bench, l
 @pytest.mark.parametrize(("ending", "stops"), [("succeeded", False), ("requeued", True), ("unknown", True)])
 def test_runs_that_come_to_an_end_are_not_counted(bench, ending, stops):
     b = bench(Policy(lock="while_running", max_deliveries=1))
-    b.guard.finish(b.begin("a"), ending)
+    runs.finish(b.guard, b.begin("a"), ending)
     assert isinstance(b.begin("a"), Poison if stops else Run)
 
 
@@ -284,7 +285,7 @@ def test_in_observe_mode_a_poison_message_runs_on(bench):
 
 def test_a_copy_whose_first_delivery_ended_well_asks_nothing(bench):
     b = bench(FINISHED)
-    verdict = b.guard.begin(call("a"), b.policies, b.ticket("a"), "w1", not_needed, ended_well=True)
+    verdict = runs.begin(b.guard, call("a"), b.policies, b.ticket("a"), "w1", not_needed, ended_well=True)
     assert isinstance(verdict, Quiet)
     assert [event.decision for event in b.told(signals.RunRefused)] == ["quiet"]
     assert b.store.calls == []
@@ -366,7 +367,7 @@ def test_the_end_of_a_run_that_was_taken_for_over_is_no_error(bench):
     run = b.begin("a")
     b.states["a"] = "SUCCESS"
     b.claim("b")
-    b.guard.finish(run, "succeeded")
+    runs.finish(b.guard, run, "succeeded")
     assert b.store.held() == {**NOTHING, "queued": ["b"]}
 
 
@@ -438,7 +439,7 @@ def test_a_release_that_fails_is_sent_again_and_the_outcome_is_told_all_the_same
     b = bench(FINISHED)
     run = b.begin("a")
     b.store.failing.add("finish")
-    b.guard.finish(run, "succeeded")
+    runs.finish(b.guard, run, "succeeded")
     assert [event.outcome for event in b.told(signals.LockReleased)] == ["succeeded"]
     b.store.failing.clear()
     b.clock.turn(6)
@@ -449,7 +450,7 @@ def test_a_release_that_went_through_though_its_reply_was_lost_does_no_harm_when
     b = bench(FINISHED)
     run = b.begin("a")
     b.store.mute.add("finish")
-    b.guard.finish(run, "succeeded")
+    runs.finish(b.guard, run, "succeeded")
     assert isinstance(_after_outage(b, lambda: b.begin("b")), Run)
     b.store.mute.clear()
     wait_until(lambda: not b.guard.heartbeat._releases)
@@ -465,7 +466,7 @@ def test_a_success_is_remembered_though_the_store_was_away_for_longer_than_a_lea
     b = bench(ONCE)
     run = b.begin("a")
     b.store.failing.add("finish")
-    b.guard.finish(run, "succeeded")
+    runs.finish(b.guard, run, "succeeded")
     b.clock.turn(1000)
     (release,) = b.guard.heartbeat._releases
     assert release.until - time.monotonic() > 1000
@@ -481,7 +482,7 @@ def test_a_run_that_began_without_the_store_gives_its_claim_back_at_its_end(benc
     assert run.leases == ()
     b.store.down = False
     b.clock.turn(6)
-    b.guard.finish(run, "succeeded")
+    runs.finish(b.guard, run, "succeeded")
     assert b.store.held() == NOTHING
 
 
@@ -505,7 +506,7 @@ def test_observe_refuses_nothing_delays_nothing_and_leaves_nothing(bench, polici
     assert isinstance(run, Run)
     assert {event.observed for event in b.told(signals.RunRefused)} <= {True}
     assert b.told(signals.RunRefused) or policies[0].lock == "until_started"
-    b.guard.finish(run, "failed")
+    runs.finish(b.guard, run, "failed")
     assert b.store.held()["queued"] == []
 
 
@@ -555,7 +556,7 @@ def test_a_wait_is_one_line_too(bench, log):
 def test_a_grant_is_no_line(bench, log):
     b = bench(FINISHED)
     b.claim("a")
-    b.guard.finish(b.begin("a"), "succeeded")
+    runs.finish(b.guard, b.begin("a"), "succeeded")
     assert log.records == []
     assert [type(event) for event in b.events] == [
         signals.LockTaken,
@@ -566,7 +567,7 @@ def test_a_grant_is_no_line(bench, log):
 
 def test_what_is_kept_for_ever_is_said_so(bench, log):
     b = bench(Policy(lock="once", keep=None))
-    b.guard.finish(b.begin("a"), "succeeded")
+    runs.finish(b.guard, b.begin("a"), "succeeded")
     b.claim("b")
     assert "a is done and holds k0 for ever" in log.text
 

@@ -119,7 +119,7 @@ def test_the_core_takes_only_json_from_kombu(module):
         ("interrupts", []),
         ("messages", ["core"]),
         ("reports", ["core", "heartbeat", "signals"]),
-        ("guard", ["core", "errors", "heartbeat", "reports", "store"]),
+        ("guard", ["core", "errors", "guard", "heartbeat", "reports", "store"]),
         ("gates", ["core", "errors", "gates", "guard", "heartbeat", "interrupts", "messages"]),
         ("endings", ["core", "gates", "messages"]),
         ("effects", ["core", "errors"]),

@@ -1,0 +1,126 @@
+"""The shell: asks the store, lets pure functions decide, and tells what came of it. No Celery, no Redis.
+
+Publishes are in ``claims``, starts and ends in ``runs``; here is what both act through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from celery_dedupe.core import verdicts
+from celery_dedupe.core.asks import Attempt, BeginAsk, Caller, ClaimAsk, LeaseAsk, Refused
+from celery_dedupe.core.call import Call
+from celery_dedupe.core.policy import Policy
+from celery_dedupe.errors import StoreUnavailable
+from celery_dedupe.heartbeat import Heartbeat
+from celery_dedupe.reports import Reports
+from celery_dedupe.store.breaker import Breaker
+from celery_dedupe.store.protocol import Store
+
+RELEASED_WITHIN = 3600.0  # seconds that a release is tried for: as long as a queued claim lives by default
+
+Policies = Sequence[Policy]
+Ask = TypeVar("Ask", ClaimAsk, BeginAsk)
+Who = TypeVar("Who", Caller, Attempt)
+Reply = TypeVar("Reply")
+
+
+class Guard:
+    """The store of one app, reached with care, and those who are told what comes of it.
+
+    Arguments:
+        store: where claims live.
+        observe: reach and report every verdict, refuse and delay nothing.
+        app: the sender of events.
+        state_of: gives the final state of a task whose result was stored at or after a date (the worker's
+            own clock, ms), or ``None``. Asked only where a running incumbent is in the way.
+    """
+
+    def __init__(
+        self, store: Store, *, observe: bool, app: Any, state_of: Callable[[str, int], str | None]
+    ) -> None:
+        self.store = store
+        self.breaker = Breaker()
+        self.reports = Reports(app, observe=observe)
+        self.heartbeat = Heartbeat(self._renew, self.reports.lost)
+        self.observe = observe
+        self._state_of = state_of
+
+    def ask(
+        self, verb: Callable[[list[Ask], Who], Reply], asked: Sequence[tuple[Policy, Ask]], who: Who
+    ) -> Reply:
+        """What ``verb`` replies; asked once more where a run in the way turns out to be over.
+
+        Raises ``StoreUnavailable``, at once while the store is known to be away.
+        """
+        asks = [ask for _, ask in asked]
+        reply = self.breaker.call(lambda: verb(asks, who))
+        if isinstance(reply, Refused):
+            policy, ask = asked[reply.index]
+            if (over := self._settle(reply, policy, ask.key)) is not None:
+                reply = self.breaker.call(lambda: verb(asks, replace(who, ended=over)))
+        return reply
+
+    def goes_on(
+        self, error: StoreUnavailable, call: Call, policies: Policies, stage: Literal["publish", "start"]
+    ) -> bool:
+        """Whether a call goes on without its locks, and that is told; ``False`` if a policy refuses to."""
+        if not self.observe and any(policy.on_store_error == "refuse" for policy in policies):
+            return False
+        self.reports.unprotected(call.task, call.task_id, stage, str(error))
+        return True
+
+    def withdraw(self, keys: Sequence[str], task_id: str, *, running: bool = False) -> None:
+        """Give a task's claims back; if the store is away, later."""
+        if keys:
+            self.release(lambda: self.store.withdraw(keys, task_id, running=running), RELEASED_WITHIN)
+
+    def release(
+        self, send: Callable[[], None], within: float, late: Callable[[], None] | None = None
+    ) -> None:
+        """Call ``send``; if the store is away, try ``late``, else ``send``, again for ``within`` seconds."""
+        try:
+            self.breaker.call(send)
+        except StoreUnavailable:
+            again = late or send
+            self.heartbeat.release_later(lambda: self.breaker.call(again), within)
+
+    def abandon(self) -> None:
+        """Free the slots this process still holds: its runs were cut short by the worker's shutdown."""
+        for lease in self.heartbeat.held():
+            self.heartbeat.drop((lease,))
+            self.withdraw((lease.key,), lease.task_id, running=True)
+        self.heartbeat.stop()
+
+    def close(self) -> None:
+        """Stop renewing and let go of the store."""
+        self.heartbeat.stop()
+        self.store.close()
+
+    def _settle(self, reply: Refused, policy: Policy, key: str) -> tuple[str, ...] | None:
+        """Ask the result backend of runs in the way whose end has not reached the record.
+
+        Celery stores a result before ``task_postrun``, so whoever saw it may call again too soon; and the
+        process may be killed in between, its work done for good. Returns the tokens of those that are over,
+        to ask the store again with; ``None`` if its reply stands.
+        """
+        over, done = [], []
+        for holder in reply.holders:
+            lapsed = holder.state == "lapsed"
+            state = self._state_of(holder.task_id, holder.started) if holder.token else None
+            if policy.traits.remembers and state == "SUCCESS":
+                done += [holder] if lapsed else []
+            elif state or lapsed:
+                over.append(holder.token)
+        for holder in done:
+            mark = verdicts.finish_ask(policy, key, holder.token, "succeeded", 0.0)
+            attempt = Attempt(holder.task_id, holder.token)
+            self.breaker.call(partial(self.store.finish, [mark] if mark else [], attempt, well=True))
+        return tuple(over) if over or done else None
+
+    def _renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
+        # Not through the breaker: it is one call an interval, and a pause of 5 s would cost a short lease.
+        return self.store.renew(asks)

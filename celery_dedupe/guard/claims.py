@@ -1,0 +1,90 @@
+"""A publish: its locks are claimed, or it is a duplicate and does not go out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from celery_dedupe.core import verdicts
+from celery_dedupe.core.asks import Caller, ClaimAsk, Refused
+from celery_dedupe.core.call import Call
+from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.ticket import Ticket
+from celery_dedupe.core.verdicts import Duplicate
+from celery_dedupe.errors import StoreUnavailable
+from celery_dedupe.guard import Guard, Policies
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A publish is a duplicate; ``policy`` says what the caller gets."""
+
+    policy: Policy
+    duplicate: Duplicate
+
+
+def claim(
+    guard: Guard, call: Call, policies: Policies, ticket: Ticket, *, attended: bool = True
+) -> Drop | bool:
+    """Claim a call's locks for its publish. ``False``: it goes out and certainly holds no claim.
+
+    Raises ``StoreUnavailable`` if the store is away and a policy refuses to go on without it; one that
+    keeps runs apart leaves that to the start if nobody attends to the publish. What it raises leaves no
+    claim.
+    """
+    pairs = zip(policies, ticket.keys, strict=True)
+    asked = [(policy, ask) for policy, key in pairs if (ask := verdicts.claim_ask(policy, key, call))]
+    if not asked:
+        return False
+    keys = tuple(ask.key for _, ask in asked)
+    sent = False
+
+    def send(asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
+        nonlocal sent
+        sent = True
+        return guard.store.claim(asks, caller)
+
+    try:
+        reply = guard.ask(send, asked, Caller(call.task_id, ticket.successor_of, ticket.generation))
+    except BaseException as error:
+        refusing = [policy for policy in policies if attended or not policy.traits.runs]
+        if isinstance(error, StoreUnavailable) and guard.goes_on(error, call, refusing, "publish"):
+            return sent
+        if sent:
+            # It may have been granted and only the answer lost, by a timeout or an interrupt.
+            guard.withdraw(keys, call.task_id)
+        raise
+    if reply is not None:
+        return _duplicate(guard, call, ticket, asked[reply.index][0], keys[reply.index], reply)
+    guard.reports.taken(call, "queued", keys)
+    return True
+
+
+def claim_retry(guard: Guard, call: Call, policies: Policies, ticket: Ticket) -> tuple[str, ...]:
+    """Claim for a retry what the end of its run does not leave to it. Never refused, never an error.
+
+    Returns the keys, to be withdrawn if the publish fails.
+    """
+    pairs = zip(policies, ticket.keys, strict=True)
+    asks = [ask for policy, key in pairs if (ask := verdicts.retry_ask(policy, key, call))]
+    keys = tuple(ask.key for ask in asks)
+    if asks:
+        # The attempt that publishes its retry is over as far as copies of its message are concerned.
+        caller = Caller(call.task_id, generation=ticket.generation + 1)
+        try:
+            guard.breaker.call(lambda: guard.store.claim(asks, caller))
+        except StoreUnavailable as error:
+            guard.reports.unprotected(call.task, call.task_id, "publish", str(error))
+        except BaseException:
+            guard.withdraw(keys, call.task_id)
+            raise
+    return keys
+
+
+def _duplicate(
+    guard: Guard, call: Call, ticket: Ticket, policy: Policy, key: str, reply: Refused
+) -> Drop | bool:
+    found = verdicts.duplicate(reply.holders[0], call.task, key)
+    published = guard.observe or verdicts.must_publish(policy, ticket)
+    guard.reports.dropped(call, policy.lock, found, published=published)
+    return False if published else Drop(policy, found)

@@ -1,0 +1,170 @@
+"""A start takes its running slots or is told what becomes of it instead; an end frees them."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from celery_dedupe.core import verdicts
+from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Exceeded, FinishAsk, Over, Redelivered, Refused
+from celery_dedupe.core.call import Call
+from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.ticket import Ticket
+from celery_dedupe.core.verdicts import Ending, Poison, Quiet, Raise, Refusal, Skip
+from celery_dedupe.errors import DeliveryLimitExceeded, StoreUnavailable
+from celery_dedupe.guard import RELEASED_WITHIN, Guard, Policies
+from celery_dedupe.heartbeat import Lease
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that was let through, with what it holds.
+
+    ``retry_in`` is set, in seconds, when its body sends its own retry.
+    """
+
+    call: Call
+    ticket: Ticket
+    policies: Policies
+    attempt: Attempt
+    leases: tuple[Lease, ...] = ()
+    retry_in: float | None = None
+
+
+def begin(
+    guard: Guard,
+    call: Call,
+    policies: Policies,
+    ticket: Ticket,
+    node: str,
+    interrupt: Callable[[], Callable[[], None]],
+    *,
+    ended_well: bool = False,
+) -> Run | Refusal:
+    """Take a call's running slots for its start, or say what becomes of it instead.
+
+    ``interrupt`` makes what stops the calling thread's task; it is for ``on_lease_lost="terminate"``.
+    ``ended_well``: an earlier delivery of the message is known to have.
+    """
+    attempt = Attempt(
+        call.task_id, secrets.token_hex(8), ticket.nonce, ticket.generation, node, int(time.time() * 1000)
+    )
+    run = Run(call, ticket, policies, attempt)
+    if ended_well:
+        return _report(guard, run, Quiet("an earlier delivery of this message has ended well"))
+    delay = verdicts.wait_delay(ticket, random.random())
+    pairs = zip(policies, ticket.keys, strict=True)
+    back = not guard.observe and any(verdicts.may_wait(policy, ticket) for policy in policies)
+    asked = [(p, ask) for p, key in pairs if (ask := verdicts.begin_ask(p, key, delay, comes_back=back))]
+    if not asked:
+        return run
+    try:
+        reply = guard.ask(guard.store.begin, asked, attempt)
+    except StoreUnavailable as error:
+        return _begin_without_store(guard, error, run, delay)
+    if isinstance(reply, Begun):
+        return _begun(guard, run, asked, reply.fences, interrupt)
+    return _refused(guard, run, asked, reply, delay)
+
+
+def _begun(
+    guard: Guard,
+    run: Run,
+    asked: Sequence[tuple[Policy, BeginAsk]],
+    fences: Sequence[int],
+    interrupt: Callable[[], Callable[[], None]],
+) -> Run:
+    call, token = run.call, run.attempt.token
+    held = [(p, ask.key, fence) for (p, ask), fence in zip(asked, fences, strict=True) if ask.slot]
+    if held:
+        run.leases = tuple(
+            Lease(
+                key, token, fence, policy.lease, call.task, call.task_id,
+                interrupt() if policy.on_lease_lost == "terminate" else None,
+            )
+            for policy, key, fence in held
+        )  # fmt: skip
+        guard.heartbeat.hold(run.leases)
+        keys = tuple(key for _, key, _ in held)
+        taken = tuple(fence for _, _, fence in held)
+        guard.reports.taken(call, "running", keys, taken)
+    return run
+
+
+def _refused(
+    guard: Guard,
+    run: Run,
+    asked: Sequence[tuple[Policy, BeginAsk]],
+    reply: Refused | Redelivered | Exceeded | Over,
+    delay: float,
+) -> Run | Refusal:
+    verdict: Refusal
+    if isinstance(reply, Over):
+        verdict = Quiet("another copy of this message has ended well, or its retry is under way")
+    elif isinstance(reply, Redelivered):
+        verdict = verdicts.wait(run.ticket, delay, "another copy of this task still runs")
+    elif isinstance(reply, Exceeded):
+        limit, call = asked[reply.index][1].deliveries, run.call
+        verdict = Poison(DeliveryLimitExceeded(call.task, call.task_id, reply.deliveries, limit))
+        if not guard.observe:
+            guard.withdraw(run.ticket.keys, call.task_id)
+    else:
+        policy, ask = asked[reply.index]
+        verdict = verdicts.on_conflict(policy, ask.key, run.call.task, reply.holders, run.ticket, delay)
+        kept = any(ask.hold for _, ask in asked) or any(policy.traits.periodic for policy in run.policies)
+        if kept and isinstance(verdict, (Skip, Raise)) and not guard.observe:
+            guard.withdraw(run.ticket.keys, run.call.task_id)
+    return _report(guard, run, verdict)
+
+
+def _begin_without_store(guard: Guard, error: StoreUnavailable, run: Run, delay: float) -> Run | Refusal:
+    if guard.goes_on(error, run.call, run.policies, "start"):
+        return run
+    if run.ticket.waited < max(policy.wait_limit for policy in run.policies):
+        return _report(guard, run, verdicts.wait(run.ticket, delay, "the claim store does not answer"))
+    guard.withdraw(run.ticket.keys, run.call.task_id)
+    return _report(guard, run, Raise(None, str(error)))
+
+
+def _report(guard: Guard, run: Run, verdict: Refusal) -> Run | Refusal:
+    guard.reports.refused(run.call, verdict)
+    return run if guard.observe else verdict
+
+
+def finish(guard: Guard, run: Run, ending: Ending) -> None:
+    """End a run that was let through. Never changes the task's outcome; what fails is tried again."""
+    guard.heartbeat.drop(run.leases)
+    tokens = {lease.key: lease.token for lease in run.leases}
+    asks = [
+        ask
+        for policy, key in zip(run.policies, run.ticket.keys, strict=True)
+        if (ask := verdicts.finish_ask(policy, key, tokens.get(key, ""), ending, run.retry_in or 0.0))
+    ]
+    if not asks:
+        return
+    # Late, the retry may have come and gone: what has no slot to show claims nothing for it.
+    late = [ask for ask in asks if ask.token or ask.outcome != "queued"]
+    lives = max((lease.seconds for lease in run.leases), default=RELEASED_WITHIN)
+    # What outlives the lease is worth more tries: the mark of work done, a claim that was never ended.
+    within = lives if all(ask.outcome in ("free", "queued") for ask in late) else RELEASED_WITHIN
+    guard.release(
+        lambda: _give_up(guard, run, ending, asks),
+        within,
+        lambda: _give_up(guard, run, ending, late, late=True),
+    )
+    keys = tuple(ask.key for ask in asks)
+    guard.reports.released(run.call, keys, ending)
+
+
+def _give_up(
+    guard: Guard, run: Run, ending: Ending, asks: Sequence[FinishAsk], *, late: bool = False
+) -> None:
+    attempt = replace(run.attempt, generation=run.attempt.generation + (ending == "retried"))
+    found = guard.store.finish(asks, attempt, well=ending in ("succeeded", "ignored", "retried"))
+    for ask, mine in zip(asks, found, strict=True):
+        # Late, a slot that is gone may be the one that the first try has freed, its answer lost.
+        if not (mine or late):
+            guard.reports.ended_without(run.call, ask.key, ending)
