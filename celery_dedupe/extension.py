@@ -10,20 +10,20 @@ from typing import Any
 
 from celery import Celery
 from celery import signals as celery_signals
-from celery.local import maybe_evaluate
 from celery.utils.dispatch import Signal
 
 from celery_dedupe import messages, selfcheck
 from celery_dedupe.core.call import Call
-from celery_dedupe.core.keys import check_policy, make_key
-from celery_dedupe.core.policy import Policy, overlay, parse_policies
+from celery_dedupe.core.policy import Policy
 from celery_dedupe.endings import Endings
 from celery_dedupe.errors import ConfigurationError
 from celery_dedupe.gates.publish import PublishGate
 from celery_dedupe.gates.run import RunGate
 from celery_dedupe.guard import Guard
+from celery_dedupe.receivers import Receivers
 from celery_dedupe.settings import Settings, read_settings
 from celery_dedupe.store.connect import open_store
+from celery_dedupe.task_policies import TaskPolicies
 
 logger = logging.getLogger("celery_dedupe")
 
@@ -49,9 +49,8 @@ class Dedupe:
         self._lock = threading.RLock()
         self._settings: Settings | None = None
         self._guard: Guard | None = None
-        self._policies: dict[str, tuple[Policy, ...]] = {}
-        self._signatures: dict[str, inspect.Signature | None] = {}
-        self._connected: list[tuple[Any, str]] = []
+        self._tasks = TaskPolicies(self)
+        self._receivers: Receivers | None = None
 
     def init_app(self, app: Celery | None = None) -> Dedupe:
         """Attach to the app's signals and return the extension.
@@ -74,7 +73,7 @@ class Dedupe:
                     f"{', '.join(self._overrides)}; write them as dedupe_... in the app's configuration"
                 )
             return attached
-        if self._connected:
+        if self._receivers is not None:
             raise ConfigurationError(
                 f"this Dedupe is attached to {self.app!r} already: each app needs a Dedupe of its own"
             )
@@ -85,23 +84,22 @@ class Dedupe:
         setattr(self.app, ATTRIBUTE, self)
         self._shadowed = app.__dict__.get("send_task")
         self.app.send_task = self._publish_gate.send_task
-        for signal, handler in self._table():
-            self._connect(signal, handler)
+        self._receivers = Receivers(app)
+        self._receivers.connect(self._table())
         # Tracers look for before_start when they are built: for eager calls that may be at any time from now.
         self._run_gate.attach()
-        self.app.on_after_finalize.connect(self._on_finalize, weak=False, dispatch_uid=self._uid("finalize"))
+        self.app.on_after_finalize.connect(self._on_finalize, weak=False)
         if self.app.finalized:
             self._run_gate.install()
         return self
 
     def close(self) -> None:
         """Undo ``init_app``: the app is as it was, leases held by this process are renewed no more."""
-        if not self._connected:
+        if self._receivers is None:
             return
-        while self._connected:
-            signal, uid = self._connected.pop()
-            signal.disconnect(dispatch_uid=uid)
-        self.app.on_after_finalize.disconnect(dispatch_uid=self._uid("finalize"))
+        self._receivers.disconnect()
+        self._receivers = None
+        self.app.on_after_finalize.disconnect(self._on_finalize)
         self._run_gate.uninstall()
         if self._shadowed is None:
             del self.app.send_task
@@ -111,8 +109,7 @@ class Dedupe:
         if self._guard is not None:
             self._guard.close()
         self._guard = self._settings = None
-        self._policies.clear()
-        self._signatures.clear()
+        self._tasks.forget()
 
     def check(self) -> None:
         """Raise ``ConfigurationError`` for the first setting, rule or task that is wrong; connects nowhere.
@@ -145,23 +142,15 @@ class Dedupe:
 
     def policies(self, task: str, override: Any = None) -> tuple[Policy, ...]:
         """The policies of a task: its own ``dedupe=``, else the rules'; with a call's own laid over them."""
-        found = self._policies.get(task)
-        if found is None:
-            found = self._resolve(task)
-        if override is None or self.settings.mode == "off":
-            return found
-        settings = self.settings
-        where = f"dedupe= of a call of {task}"
-        return overlay(found, override, where=where, defaults=settings.defaults, named=settings.policies)
+        return self._tasks.policies(task, override)
 
     def signature(self, task: str) -> inspect.Signature | None:
         """The signature that callers of a task see; ``None`` where the task is unknown here."""
-        return self._signatures.get(task)
+        return self._tasks.signature(task)
 
     def keys(self, call: Call, policies: Sequence[Policy]) -> tuple[str, ...]:
         """One key a policy."""
-        prefix = self.settings.prefix
-        return tuple(make_key(call, policy, prefix=prefix).text for policy in policies)
+        return self._tasks.keys(call, policies)
 
     def _open(self) -> Guard:
         settings = self.settings
@@ -170,38 +159,6 @@ class Dedupe:
         else:
             store = open_store(settings.url, settings.store_options, settings.store)
         return Guard(store, observe=settings.mode == "observe", app=self.app, state_of=self._state_of)
-
-    def _resolve(self, name: str) -> tuple[Policy, ...]:
-        settings = self.settings
-        if settings.mode == "off":
-            return ()
-        task = self._task(name)
-        own = getattr(task, "dedupe", None)
-        if own is not None:
-            where = f"dedupe= of task {name}"
-            policies = parse_policies(own, where=where, defaults=settings.defaults, named=settings.policies)
-        else:
-            match = settings.rules.resolve(name)
-            where, policies = f"dedupe_rules[{match.rule!r}]", match.policies
-        if task is not None:
-            signature = messages.signature_of(task)
-            for policy in policies:
-                check_policy(policy, signature, f"{where} for task {name}")
-            self._signatures[name] = signature
-            # Only now: a task that is unknown yet may bring a signature and policies of its own.
-            self._policies[name] = policies
-        return policies
-
-    def _task(self, name: str) -> Any:
-        """The task of that name; ``None`` if it is unknown here."""
-        app = self.app
-        if name not in app._tasks and app.autofinalize:
-            # Not ``app.tasks``: a publish by name must not finalize the app. A task that the program has
-            # defined and not used yet is pending until then, and has a signature all the same.
-            with app._finalize_mutex:
-                for pending in list(app._pending):
-                    maybe_evaluate(pending)
-        return app._tasks.get(name)
 
     def _state_of(self, task_id: str, since: int) -> str | None:
         try:
@@ -230,25 +187,6 @@ class Dedupe:
             (celery_signals.worker_shutdown, self._on_worker_shutdown),
         ]
 
-    def _connect(self, signal: Any, handler: Callable[..., None]) -> None:
-        def receive(sender: Any = None, **named: Any) -> None:
-            # Signals are global. Senders are tasks, consumers and workers, each of which has its app;
-            # before_task_publish sends a task's name, and its gate knows its own publishes. A heart has none.
-            sender_app = getattr(getattr(sender, "eventer", sender), "app", None)
-            if isinstance(sender, str) or sender_app is self.app:
-                handler(sender=sender, **named)
-
-        uid = self._uid(handler.__name__)
-        signal.connect(receive, weak=False, dispatch_uid=uid)
-        self._connected.append((signal, uid))
-        # First in the list, so that no tracer opens a span for a publish that does not happen.
-        with signal.lock:
-            signal.receivers.insert(0, signal.receivers.pop())
-            signal.sender_receivers_cache.clear()
-
-    def _uid(self, name: str) -> str:
-        return f"celery_dedupe:{id(self.app)}:{name}"
-
     def _on_finalize(self, **_: Any) -> None:
         self._run_gate.install()
 
@@ -263,16 +201,11 @@ class Dedupe:
     def _on_worker_ready(self, **_: Any) -> None:
         settings = self.settings
         if settings.mode != "off":
-            tasks = {name: policies for name, policies in self._policies.items() if policies}
-            selfcheck.report(self.app, settings, self.guard.store, tasks, self._gone())
+            selfcheck.report(self.app, settings, self.guard.store, self._tasks.guarded(), self._gone())
 
     def _gone(self) -> list[str]:
         """What ``init_app`` attached and somebody has taken away since."""
-        gone = [
-            f"the receiver of {signal.name}"
-            for signal, uid in self._connected
-            if not any(lookup[0] == uid for lookup, _ in signal.receivers)
-        ]
+        gone = [f"the receiver of {name}" for name in self._receivers.gone()] if self._receivers else []
         return gone if self.app.send_task == self._publish_gate.send_task else [*gone, "app.send_task"]
 
     def _on_worker_shutdown(self, **_: Any) -> None:

@@ -1,0 +1,95 @@
+"""Which policies a task has: a call's own over the task's own, or over those of the rule that names it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from celery.local import maybe_evaluate
+
+from celery_dedupe import messages
+from celery_dedupe.core.call import Call
+from celery_dedupe.core.keys import check_policy, make_key
+from celery_dedupe.core.policy import Policy, overlay, parse_policies
+from celery_dedupe.settings import Settings
+
+
+class Configured(Protocol):
+    """A Celery app and its settings, which are read on first use."""
+
+    app: Any  # A Celery app; celery's published types leave out what is used of it here.
+
+    @property
+    def settings(self) -> Settings:
+        """The settings. Raises ``ConfigurationError``."""
+
+
+class TaskPolicies:
+    """Resolves each task once, when it is first asked about. With ``dedupe_mode="off"`` none has a policy."""
+
+    def __init__(self, configured: Configured) -> None:
+        self._configured = configured
+        self._resolved: dict[str, tuple[Policy, ...]] = {}
+        self._signatures: dict[str, inspect.Signature | None] = {}
+
+    def policies(self, task: str, override: Any = None) -> tuple[Policy, ...]:
+        """The policies of a task, with a call's own laid over them. Raises ``ConfigurationError``."""
+        found = self._resolved.get(task)
+        if found is None:
+            found = self._resolve(task)
+        settings = self._configured.settings
+        if override is None or settings.mode == "off":
+            return found
+        where = f"dedupe= of a call of {task}"
+        return overlay(found, override, where=where, defaults=settings.defaults, named=settings.policies)
+
+    def signature(self, task: str) -> inspect.Signature | None:
+        """The signature that callers of a task see; ``None`` where the task is unknown here."""
+        return self._signatures.get(task)
+
+    def keys(self, call: Call, policies: Sequence[Policy]) -> tuple[str, ...]:
+        """One key a policy."""
+        prefix = self._configured.settings.prefix
+        return tuple(make_key(call, policy, prefix=prefix).text for policy in policies)
+
+    def guarded(self) -> dict[str, tuple[Policy, ...]]:
+        """The tasks that have any, of those asked about."""
+        return {name: policies for name, policies in self._resolved.items() if policies}
+
+    def forget(self) -> None:
+        """Resolve every task anew, by settings that are read anew."""
+        self._resolved.clear()
+        self._signatures.clear()
+
+    def _resolve(self, name: str) -> tuple[Policy, ...]:
+        settings = self._configured.settings
+        if settings.mode == "off":
+            return ()
+        task = self._task(name)
+        own = getattr(task, "dedupe", None)
+        if own is not None:
+            where = f"dedupe= of task {name}"
+            policies = parse_policies(own, where=where, defaults=settings.defaults, named=settings.policies)
+        else:
+            match = settings.rules.resolve(name)
+            where, policies = f"dedupe_rules[{match.rule!r}]", match.policies
+        if task is not None:
+            signature = messages.signature_of(task)
+            for policy in policies:
+                check_policy(policy, signature, f"{where} for task {name}")
+            self._signatures[name] = signature
+            # Only now: a task that is unknown yet may bring a signature and policies of its own.
+            self._resolved[name] = policies
+        return policies
+
+    def _task(self, name: str) -> Any:
+        """The task of that name; ``None`` if it is unknown here."""
+        app = self._configured.app
+        if name not in app._tasks and app.autofinalize:
+            # Not ``app.tasks``: a publish by name must not finalize the app. A task that the program has
+            # defined and not used yet is pending until then, and has a signature all the same.
+            with app._finalize_mutex:
+                for pending in list(app._pending):
+                    maybe_evaluate(pending)
+        return app._tasks.get(name)
