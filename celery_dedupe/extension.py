@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from celery import Celery
@@ -106,10 +107,7 @@ class Dedupe:
         else:
             self.app.send_task = self._shadowed
         delattr(self.app, ATTRIBUTE)
-        if self._guard is not None:
-            self._guard.close()
-        self._guard = self._settings = None
-        self._tasks.forget()
+        self._forget()
 
     def check(self) -> None:
         """Raise ``ConfigurationError`` for the first setting, rule or task that is wrong; connects nowhere.
@@ -121,6 +119,22 @@ class Dedupe:
             self.policies(name)
         if self.settings.mode != "off":
             self.guard  # noqa: B018 - opens the store: a bad URL or option shows here
+
+    @contextmanager
+    def reconfigured(self, **settings: Any) -> Iterator[None]:
+        """Go by ``settings`` within the block, whatever else is given; the store is another one, too.
+
+        For tests. Nothing may run under the extension when the block begins or ends.
+        """
+        before = self._overrides, self._settings, self._guard
+        self._overrides = {**self._overrides, **settings}
+        self._guard = self._settings = None
+        self._tasks.forget()
+        try:
+            yield
+        finally:
+            self._forget()
+            self._overrides, self._settings, self._guard = before
 
     @property
     def settings(self) -> Settings:
@@ -151,6 +165,12 @@ class Dedupe:
     def keys(self, call: Call, policies: Sequence[Policy]) -> tuple[str, ...]:
         """One key a policy."""
         return self._tasks.keys(call, policies)
+
+    def _forget(self) -> None:
+        if self._guard is not None:
+            self._guard.close()
+        self._guard = self._settings = None
+        self._tasks.forget()
 
     def _open(self) -> Guard:
         settings = self.settings

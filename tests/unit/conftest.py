@@ -19,6 +19,7 @@ from kombu import pools
 from celery_dedupe import Dedupe, signals
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.store.memory import MemoryStore
+from celery_dedupe.testing import Clock
 
 EVENTS = (
     signals.publish_dropped,
@@ -28,20 +29,6 @@ EVENTS = (
     signals.lease_lost,
     signals.ran_unprotected,
 )
-
-
-class Clock:
-    """The store's clock, in microseconds. It stands still, but for one at each look, unless it is turned."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000_000_000
-
-    def __call__(self) -> int:
-        self.now += 1
-        return self.now
-
-    def turn(self, seconds: float) -> None:
-        self.now += int(seconds * 1_000_000)
 
 
 class TestedStore(MemoryStore):

@@ -71,6 +71,7 @@ ALLOWED = {
     "kombu": ["core.canonical"],
     "django": ["apps", "django.*"],
     "sqlalchemy": ["effects"],
+    "pytest": ["testing"],
 }
 
 
@@ -136,6 +137,7 @@ def test_the_core_takes_only_json_from_kombu(module):
         ("effects", ["core", "errors"]),
         ("django", ["core", "django", "errors"]),
         ("apps", ["errors", "extension"]),
+        ("testing", ["core", "errors", "extension", "gates", "signals", "store"]),
     ],
 )
 def test_a_room_knows_only_what_is_below_it(room, may_import):
