@@ -158,20 +158,21 @@ def final_state(app: Celery, task_id: str, since: int) -> str | None:
     return state if latest >= since else None
 
 
-def succeeded_before(task: Task[Any, Any], request: Any) -> bool:
+def succeeded_before(task: Task[Any, Any], request: Any, waited: float = 0.0) -> bool:
     """Whether a message that may be one copy of several belongs to a task whose result is SUCCESS.
 
     Asked of the result backend for two kinds only: those that the broker marks as redelivered, and those with
     an eta, which a worker holds back unacknowledged for so long that the broker may hand out more copies, of
     which the first bears no mark. A success before the eta is not a copy's, since every worker waits for the
-    eta by its own clock. Random (version 4) ids only: an id that a program chose itself may have been used
-    before, and the old result would end the new task unseen.
+    eta by its own clock; but one that has ``waited`` (seconds) for its locks was given a new eta each time.
+    Random (version 4) ids only: an id that a program chose itself may have been used before, and the old
+    result would end the new task unseen.
     """
     redelivered = (request.delivery_info or {}).get("redelivered")
     if not (redelivered or request.eta) or not _is_random(request.id):
         return False
     try:
-        since = 0 if redelivered else int(_moment(request.eta).timestamp() * 1000)
+        since = 0 if redelivered else int((_moment(request.eta).timestamp() - waited) * 1000)
         return final_state(task.app, request.id, since) == "SUCCESS"
     except Exception:
         logger.debug("No look at the result of %s", request.id, exc_info=True)

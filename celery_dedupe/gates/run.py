@@ -118,7 +118,9 @@ class RunGate:
             request.hostname or "",
             interrupts.of_this_thread,
             # A task that publishes itself under its own id, other than by a retry, has an older success.
-            ended_well=ticket.generation <= call.retries and messages.succeeded_before(task, request),
+            ended_well=lambda: (
+                ticket.generation <= call.retries and messages.succeeded_before(task, request, ticket.waited)
+            ),
         )
 
     def _seam(self, original: Any) -> Any:

@@ -18,6 +18,8 @@ from celery_dedupe.errors import DeliveryLimitExceeded, StoreUnavailable
 from celery_dedupe.guard import RELEASED_WITHIN, Guard, Policies
 from celery_dedupe.heartbeat import Lease
 
+AGAIN = Quiet("another delivery of this message has ended well")
+
 
 @dataclass(slots=True)
 class Run:
@@ -42,56 +44,71 @@ def begin(
     node: str,
     interrupt: Callable[[], Callable[[], None]],
     *,
-    ended_well: bool = False,
+    ended_well: Callable[[], bool] = lambda: False,
 ) -> Run | Refusal:
     """Take a call's running slots for its start, or say what becomes of it instead.
 
     ``interrupt`` makes what stops the calling thread's task; it is for ``on_lease_lost="terminate"``.
-    ``ended_well``: an earlier delivery of the message is known to have.
+    ``ended_well`` tells whether another delivery of the message is known to have. It is asked when the slots
+    are taken: asked before, a copy could start and end between the answer and the taking.
     """
     attempt = Attempt(
         call.task_id, secrets.token_hex(8), ticket.nonce, ticket.generation, node, int(time.time() * 1000)
     )
     run = Run(call, ticket, policies, attempt)
-    if ended_well:
-        return _report(guard, run, Quiet("an earlier delivery of this message has ended well"))
     delay = verdicts.wait_delay(ticket, random.random())
     pairs = zip(policies, ticket.keys, strict=True)
     back = not guard.observe and any(verdicts.may_wait(policy, ticket) for policy in policies)
     asked = [(p, ask) for p, key in pairs if (ask := verdicts.begin_ask(p, key, delay, comes_back=back))]
     if not asked:
-        return run
+        return _report(guard, run, AGAIN) if ended_well() else run
     try:
         reply = guard.ask(guard.store.begin, asked, attempt)
     except StoreUnavailable as error:
+        if ended_well():
+            return _report(guard, run, AGAIN)
         return _begin_without_store(guard, error, run, delay)
     if isinstance(reply, Begun):
-        return _begun(guard, run, asked, reply.fences, interrupt)
-    return _refused(guard, run, asked, reply, delay)
+        run.leases = _leases(run, asked, reply.fences, interrupt)
+    if not isinstance(reply, Redelivered) and ended_well():
+        return _begun_again(guard, run, asked)
+    return _begun(guard, run) if isinstance(reply, Begun) else _refused(guard, run, asked, reply, delay)
 
 
-def _begun(
-    guard: Guard,
+def _leases(
     run: Run,
     asked: Sequence[tuple[Policy, BeginAsk]],
     fences: Sequence[int],
     interrupt: Callable[[], Callable[[], None]],
-) -> Run:
-    call, token = run.call, run.attempt.token
-    held = [(p, ask.key, fence) for (p, ask), fence in zip(asked, fences, strict=True) if ask.slot]
-    if held:
-        run.leases = tuple(
-            Lease(
-                key, token, fence, policy.lease, call.task, call.task_id,
-                interrupt() if policy.on_lease_lost == "terminate" else None,
-            )
-            for policy, key, fence in held
-        )  # fmt: skip
+) -> tuple[Lease, ...]:
+    return tuple(
+        Lease(
+            ask.key, run.attempt.token, fence, policy.lease, run.call.task, run.call.task_id,
+            interrupt() if policy.on_lease_lost == "terminate" else None,
+        )
+        for (policy, ask), fence in zip(asked, fences, strict=True)
+        if ask.slot
+    )  # fmt: skip
+
+
+def _begun(guard: Guard, run: Run) -> Run:
+    if run.leases:
         guard.heartbeat.hold(run.leases)
-        keys = tuple(key for _, key, _ in held)
-        taken = tuple(fence for _, _, fence in held)
-        guard.reports.taken(call, "running", keys, taken)
+        keys = tuple(lease.key for lease in run.leases)
+        fences = tuple(lease.fence for lease in run.leases)
+        guard.reports.taken(run.call, "running", keys, fences)
     return run
+
+
+def _begun_again(guard: Guard, run: Run, asked: Sequence[tuple[Policy, BeginAsk]]) -> Run | Refusal:
+    verdict = _report(guard, run, AGAIN)
+    if guard.observe:
+        return _begun(guard, run)
+    if run.leases:
+        finish(guard, run, "succeeded")
+    else:
+        guard.withdraw([ask.key for _, ask in asked if ask.hold], run.call.task_id)
+    return verdict
 
 
 def _refused(

@@ -139,7 +139,7 @@ def test_the_first_copy_of_a_task_with_an_eta_may_start_last(make_app, workers, 
 
     broker.until(broker.drained)
     for lock, result in results.items():
-        away.wait_for_log(f"[{result.id}] quiet: an earlier delivery of this message has ended well")
+        away.wait_for_log(f"[{result.id}] quiet: another delivery of this message has ended well")
         assert len(ledger.runs(lock)) == 1, lock
 
 

@@ -44,9 +44,11 @@ class Bench:
     def claim(self, task_id: str, **fields: Any) -> Drop | bool:
         return claims.claim(self.guard, call(task_id), self.policies, self.ticket(task_id, **fields))
 
-    def begin(self, task_id: str, **fields: Any) -> Any:
+    def begin(self, task_id: str, *, ended_well: Callable[[], bool] = lambda: False, **fields: Any) -> Any:
         ticket = self.ticket(task_id, **fields)
-        return runs.begin(self.guard, call(task_id), self.policies, ticket, "w1@unit", interrupt=not_needed)
+        return runs.begin(
+            self.guard, call(task_id), self.policies, ticket, "w1@unit", not_needed, ended_well=ended_well
+        )
 
     def ticket(self, task_id: str, **fields: Any) -> Ticket:
         keys = tuple(f"k{number}" for number, _ in enumerate(self.policies))
@@ -283,12 +285,53 @@ def test_in_observe_mode_a_poison_message_runs_on(bench):
     assert [(e.decision, e.observed) for e in b.told(signals.RunRefused)] == [("poison", True)] * 2
 
 
-def test_a_copy_whose_first_delivery_ended_well_asks_nothing(bench):
-    b = bench(FINISHED)
-    verdict = runs.begin(b.guard, call("a"), b.policies, b.ticket("a"), "w1", not_needed, ended_well=True)
-    assert isinstance(verdict, Quiet)
+@pytest.mark.parametrize("policy", [FINISHED, ONCE, Policy(lock="until_started")], ids=lambda p: p.lock)
+def test_a_copy_whose_first_delivery_ended_well_ends_too_and_holds_nothing(bench, policy):
+    b = bench(policy)
+    assert isinstance(b.begin("a", ended_well=lambda: True), Quiet)
     assert [event.decision for event in b.told(signals.RunRefused)] == ["quiet"]
-    assert b.store.calls == []
+    assert not b.guard.heartbeat.held()
+    drop = b.claim("b")
+    if policy is ONCE:
+        assert (drop.duplicate.task_id, drop.duplicate.state) == ("a", "done")
+    else:
+        assert drop is True
+
+
+def test_whether_a_copy_ended_well_is_asked_when_the_slot_is_taken(bench):
+    b = bench(FINISHED)
+    asked: list[list[str]] = []
+
+    def ended_well() -> bool:
+        asked.append([part.task_id for part in b.store.read("k0").running])
+        return False
+
+    assert isinstance(b.begin("a", ended_well=ended_well), Run)
+    assert asked == [["a"]]
+    assert isinstance(b.begin("a", ended_well=ended_well), Wait), "while it runs it has not ended"
+    assert len(asked) == 1
+
+
+def test_a_copy_that_meets_another_task_is_neither_skipped_nor_sent_again_once_it_ended_well(bench):
+    skips, waits = bench(FINISHED), bench(QUEUE)
+    for b in (skips, waits):
+        b.begin("other")
+        assert isinstance(b.begin("a", ended_well=lambda: True), Quiet)
+        assert not b.store.read("k0").queued
+
+
+def test_a_copy_that_ended_well_stays_quiet_without_a_store(bench):
+    b = bench(FINISHED)
+    b.store.down = True
+    assert isinstance(b.begin("a", ended_well=lambda: True), Quiet)
+
+
+def test_observed_a_copy_that_ended_well_runs_with_its_slot(bench):
+    b = bench(FINISHED, observe=True)
+    run = b.begin("a", ended_well=lambda: True)
+    assert isinstance(run, Run)
+    assert b.guard.heartbeat.held()
+    runs.finish(b.guard, run, "succeeded")
 
 
 LISTS = [

@@ -264,6 +264,17 @@ def test_a_message_with_an_eta_may_be_a_copy_of_a_success_after_it(local_app, et
     assert messages.succeeded_before(t, request) is known
 
 
+def test_a_message_that_has_waited_for_its_locks_remembers_when_it_was_due(local_app):
+    a = local_app()
+    t = a.task()
+    result = t.delay(1)
+    a.run_next()
+    eta = datetime.now(timezone.utc) + timedelta(seconds=30)
+    request = SimpleNamespace(id=result.id, eta=eta.isoformat(), delivery_info={})
+    assert not messages.succeeded_before(t, request, waited=20)
+    assert messages.succeeded_before(t, request, waited=60)
+
+
 @pytest.mark.parametrize(
     "task_id",
     ["invoice-7", "71d5830c-ec21-11f1-ac74-02fc00000001", str(uuid.uuid5(uuid.NAMESPACE_DNS, "x"))],
