@@ -16,6 +16,7 @@ from celery.utils.dispatch import Signal
 from celery_dedupe import messages, selfcheck
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.rules import Match
 from celery_dedupe.endings import Endings
 from celery_dedupe.errors import ConfigurationError
 from celery_dedupe.gates.publish import PublishGate
@@ -157,6 +158,10 @@ class Dedupe:
     def policies(self, task: str, override: Any = None) -> tuple[Policy, ...]:
         """The policies of a task: its own ``dedupe=``, else the rules'; with a call's own laid over them."""
         return self._tasks.policies(task, override)
+
+    def match(self, task: str) -> Match:
+        """What decides for a task, its own ``dedupe=`` or a rule, whatever the mode."""
+        return self._tasks.match(task)
 
     def signature(self, task: str) -> inspect.Signature | None:
         """The signature that callers of a task see; ``None`` where the task is unknown here."""

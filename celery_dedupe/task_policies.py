@@ -12,6 +12,7 @@ from celery_dedupe import messages
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.keys import check_policy, make_key
 from celery_dedupe.core.policy import Policy, overlay, parse_policies
+from celery_dedupe.core.rules import Match
 from celery_dedupe.settings import Settings
 
 
@@ -26,23 +27,33 @@ class Configured(Protocol):
 
 
 class TaskPolicies:
-    """Resolves each task once, when it is first asked about. With ``dedupe_mode="off"`` none has a policy."""
+    """Resolves each task once, when it is first asked about."""
 
     def __init__(self, configured: Configured) -> None:
         self._configured = configured
-        self._resolved: dict[str, tuple[Policy, ...]] = {}
+        self._resolved: dict[str, Match] = {}
         self._signatures: dict[str, inspect.Signature | None] = {}
 
     def policies(self, task: str, override: Any = None) -> tuple[Policy, ...]:
-        """The policies of a task, with a call's own laid over them. Raises ``ConfigurationError``."""
-        found = self._resolved.get(task)
-        if found is None:
-            found = self._resolve(task)
+        """The policies of a task, with a call's own laid over them; none in mode off.
+
+        Raises ``ConfigurationError``.
+        """
         settings = self._configured.settings
-        if override is None or settings.mode == "off":
+        if settings.mode == "off":
+            return ()
+        found = self.match(task).policies
+        if override is None:
             return found
         where = f"dedupe= of a call of {task}"
         return overlay(found, override, where=where, defaults=settings.defaults, named=settings.policies)
+
+    def match(self, task: str) -> Match:
+        """What decides for a task, a rule or its own option; whatever the mode.
+
+        Raises ``ConfigurationError``.
+        """
+        return self._resolved.get(task) or self._resolve(task)
 
     def signature(self, task: str) -> inspect.Signature | None:
         """The signature that callers of a task see; ``None`` where the task is unknown here."""
@@ -55,33 +66,32 @@ class TaskPolicies:
 
     def guarded(self) -> dict[str, tuple[Policy, ...]]:
         """The tasks that have any, of those asked about."""
-        return {name: policies for name, policies in self._resolved.items() if policies}
+        return {name: match.policies for name, match in self._resolved.items() if match.policies}
 
     def forget(self) -> None:
         """Resolve every task anew, by settings that are read anew."""
         self._resolved.clear()
         self._signatures.clear()
 
-    def _resolve(self, name: str) -> tuple[Policy, ...]:
+    def _resolve(self, name: str) -> Match:
         settings = self._configured.settings
-        if settings.mode == "off":
-            return ()
         task = self._task(name)
         own = getattr(task, "dedupe", None)
         if own is not None:
             where = f"dedupe= of task {name}"
             policies = parse_policies(own, where=where, defaults=settings.defaults, named=settings.policies)
+            match = Match(where, policies)
         else:
             match = settings.rules.resolve(name)
-            where, policies = f"dedupe_rules[{match.rule!r}]", match.policies
+            where = f"dedupe_rules[{match.rule!r}]"
         if task is not None:
             signature = messages.signature_of(task)
-            for policy in policies:
+            for policy in match.policies:
                 check_policy(policy, signature, f"{where} for task {name}")
             self._signatures[name] = signature
             # Only now: a task that is unknown yet may bring a signature and policies of its own.
-            self._resolved[name] = policies
-        return policies
+            self._resolved[name] = match
+        return match
 
     def _task(self, name: str) -> Any:
         """The task of that name; ``None`` if it is unknown here."""

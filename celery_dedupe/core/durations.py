@@ -35,3 +35,19 @@ def seconds(value: object) -> float:
     if not _SHORTEST <= number <= _LONGEST:
         raise ValueError(f"must be a millisecond or more, and finite: {_MEND}")
     return number
+
+
+def spoken(duration: float) -> str:
+    """Return ``duration``, in seconds, as people say it: ``"1h 30m"``, ``"500ms"``."""
+    left = max(round(duration * 1000), 0)
+    words = []
+    for unit, size in reversed(_UNITS.items()):
+        count, left = divmod(left, round(size * 1000))
+        if count:
+            words.append(f"{count}{unit}")
+    return " ".join(words) or "0s"
+
+
+def about(duration: float) -> str:
+    """Return a duration that goes on while people read it: whole seconds, in its two largest units."""
+    return " ".join(spoken(int(duration)).split()[:2])

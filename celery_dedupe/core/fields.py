@@ -125,3 +125,6 @@ _READERS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
 
 FIELDS: Sequence[str] = tuple(_READERS)
 """The names of all fields."""
+
+DURATIONS = frozenset({"queue_ttl", "lease", "period", "keep", "wait_limit"})
+"""Those that are in seconds."""

@@ -20,6 +20,20 @@ class Match:
     policies: tuple[Policy, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A rule as it is listed, and the names that it matches, whether or not it is the one that decides."""
+
+    match: Match
+    pattern: re.Pattern[str] | None = None  # None: an exact name
+
+    def reaches(self, name: str) -> bool:
+        """Whether the rule would decide for the task ``name`` if it were the only one."""
+        if self.pattern is None:
+            return name == self.match.rule
+        return not name.startswith("celery.") and self.pattern.match(name) is not None
+
+
 class RuleSet:
     """The rules of an app.
 
@@ -34,6 +48,9 @@ class RuleSet:
         named: the user's own policies, by name.
         where: the setting that holds the rules, for error messages.
 
+    Attributes:
+        listed: every rule, in the order of the mapping or list.
+
     Raises:
         ConfigurationError: a rule is wrong. All rules are read at once, so that it shows early.
     """
@@ -46,9 +63,10 @@ class RuleSet:
         named: Mapping[str, Any] | None = None,
         where: str = "dedupe_rules",
     ) -> None:
-        self._exact: dict[str, Match] = {}
-        self._patterns: dict[re.Pattern[str], Match] = {}
+        self._exact: dict[str, Listed] = {}
+        self._patterns: dict[re.Pattern[str], Listed] = {}
         self._resolved: dict[str, Match] = {}
+        self.listed: tuple[Listed, ...] = ()
         for name, value in _pairs(rules, where):
             at = f"{where}[{name!r}]"
             match = Match(
@@ -56,13 +74,15 @@ class RuleSet:
                 parse_policies(value, where=at, defaults=defaults or {}, named=named or {}),
             )
             if isinstance(name, str) and "*" not in name:
-                self._exact[name] = match
+                self.listed += (Listed(match),)
+                self._exact[name] = self.listed[-1]
             else:
-                self._patterns[_compiled(name, at)] = match
+                pattern = _compiled(name, at)
+                self.listed += (Listed(match, pattern),)
+                self._patterns[pattern] = self.listed[-1]
 
     def __repr__(self) -> str:
-        rules = [match.rule for match in (*self._exact.values(), *self._patterns.values())]
-        return f"RuleSet({', '.join(str(rule) for rule in rules)})"
+        return f"RuleSet({', '.join(str(rule.match.rule) for rule in self.listed)})"
 
     def resolve(self, name: str) -> Match:
         """Return what the rules say of the task ``name``; a :class:`Match` without policies if they do not.
@@ -76,12 +96,8 @@ class RuleSet:
 
     def _look_up(self, name: str) -> Match:
         if name in self._exact:
-            return self._exact[name]
-        if not name.startswith("celery."):
-            for pattern, match in self._patterns.items():
-                if pattern.match(name):
-                    return match
-        return Match()
+            return self._exact[name].match
+        return next((rule.match for rule in self._patterns.values() if rule.reaches(name)), Match())
 
 
 def _pairs(rules: object, where: str) -> Iterable[tuple[Any, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -193,6 +193,26 @@ def on_conflict(
         if patient and ticket.waited < policy.wait_limit:
             return wait(ticket, delay, "the lock is held", found)
     return Raise(found) if policy.on_conflict == "raise" else Skip(found)
+
+
+def settled(
+    policy: Policy, holders: Sequence[Holder], states: Mapping[str, str | None]
+) -> tuple[list[Holder], list[Holder]]:
+    """Which runs in the way have ended, though their record does not say so: work done, and slots to end.
+
+    Celery stores a result before ``task_postrun``, so whoever saw it may call again too soon; and the process
+    may be killed in between, its work done for good. ``states`` has the final state of a run's result by the
+    run's token, ``None`` where there is none.
+    """
+    done, over = [], []
+    for holder in holders:
+        lapsed = holder.state == "lapsed"
+        state = states.get(holder.token)
+        if policy.traits.remembers and state == "SUCCESS":
+            done += [holder] if lapsed else []
+        elif state or lapsed:
+            over.append(holder)
+    return done, over
 
 
 def wait(ticket: Ticket, delay: float, reason: str, found: Duplicate | None = None) -> Wait:

@@ -47,7 +47,7 @@ class Guard:
         self.reports = Reports(app, observe=observe)
         self.heartbeat = Heartbeat(self._renew, self.reports.lost)
         self.observe = observe
-        self._state_of = state_of
+        self.state_of = state_of
 
     def ask(
         self, verb: Callable[[list[Ask], Who], Reply], asked: Sequence[tuple[Policy, Ask]], who: Who
@@ -103,23 +103,15 @@ class Guard:
     def _settle(self, reply: Refused, policy: Policy, key: str) -> tuple[str, ...] | None:
         """Ask the result backend of runs in the way whose end has not reached the record.
 
-        Celery stores a result before ``task_postrun``, so whoever saw it may call again too soon; and the
-        process may be killed in between, its work done for good. Returns the tokens of those that are over,
-        to ask the store again with; ``None`` if its reply stands.
+        Returns the tokens of those that are over, to ask the store again with; ``None`` if its reply stands.
         """
-        over, done = [], []
-        for holder in reply.holders:
-            lapsed = holder.state == "lapsed"
-            state = self._state_of(holder.task_id, holder.started) if holder.token else None
-            if policy.traits.remembers and state == "SUCCESS":
-                done += [holder] if lapsed else []
-            elif state or lapsed:
-                over.append(holder.token)
+        states = {one.token: self.state_of(one.task_id, one.started) for one in reply.holders if one.token}
+        done, over = verdicts.settled(policy, reply.holders, states)
         for holder in done:
             mark = verdicts.finish_ask(policy, key, holder.token, "succeeded", 0.0)
             attempt = Attempt(holder.task_id, holder.token)
             self.breaker.call(partial(self.store.finish, [mark] if mark else [], attempt, well=True))
-        return tuple(over) if over or done else None
+        return tuple(holder.token for holder in over) if over or done else None
 
     def _renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
         # Not through the breaker: it is one call an interval, and a pause of 5 s would cost a short lease.
