@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from tests.harness.processes import Process, ProcessFailed
+from tests.harness.processes import ROOT, Process, ProcessFailed, environment
 from tests.harness.reaper import Reaper
 
 
@@ -133,6 +134,16 @@ class Workers:
         name = f"python{len(self._started)}"
         program = f"from {app.module} import app, ledger, tasks\n{textwrap.dedent(source)}"
         return self._start(PythonProcess, [sys.executable, "-c", program, *args], name, app, env)
+
+    def celery(
+        self, app: Deployment, *words: str, env: Mapping[str, str] | None = None, typed: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """``celery -A app WORDS``, once it has ended: ``.stdout``, ``.stderr``, ``.returncode``."""
+        environ = {**os.environ, **environment(), **app.env, **(env or {})}
+        command = [*_celery(app), *words]
+        return subprocess.run(
+            command, cwd=ROOT, env=environ, input=typed, capture_output=True, text=True, timeout=90
+        )
 
     def end(self) -> None:
         """Kills what still lives."""

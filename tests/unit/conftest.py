@@ -12,11 +12,14 @@ import pytest
 from celery import Celery
 from celery import signals as celery_signals
 from celery.app.task import Task
+from celery.bin.base import CLIContext
 from celery.worker.request import Request
 from celery.worker.strategy import proto1_to_proto2
+from click.testing import CliRunner, Result
 from kombu import pools
 
 from celery_dedupe import Dedupe, signals
+from celery_dedupe.cli import dedupe
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.store.memory import MemoryStore
 from celery_dedupe.testing import Clock
@@ -230,3 +233,20 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """What the extension logs, from INFO up."""
     caplog.set_level(logging.INFO, logger="celery_dedupe")
     return caplog
+
+
+@pytest.fixture
+def dedupe_command() -> Callable[..., Result]:
+    """``dedupe_command(app, "rules", "--json")``: what that prints, and what it ends with.
+
+    Whatever it raises goes through, but for its exit.
+    """
+
+    def run(app: Celery, *words: str, **how: Any) -> Result:
+        context = CLIContext(app=app, no_color=True, workdir=None)
+        result = CliRunner().invoke(dedupe, words, obj=context, prog_name="dedupe", **how)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run

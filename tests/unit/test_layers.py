@@ -58,6 +58,7 @@ ALLOWED = {
     "redis": ["store.redis*"],
     "blinker": ["signals"],
     "celery": [
+        "cli",
         "extension",
         "receivers",
         "task_policies",
@@ -68,6 +69,7 @@ ALLOWED = {
         "apps",
     ],
     "billiard": ["endings", "interrupts"],
+    "click": ["cli*"],
     "kombu": ["core.canonical"],
     "django": ["apps", "django.*"],
     "sqlalchemy": ["effects"],
@@ -138,6 +140,7 @@ def test_the_core_takes_only_json_from_kombu(module):
         ("django", ["core", "django", "errors"]),
         ("apps", ["errors", "extension"]),
         ("testing", ["core", "errors", "extension", "gates", "signals", "store"]),
+        ("cli", ["cli", "core", "errors", "extension", "store"]),
     ],
 )
 def test_a_room_knows_only_what_is_below_it(room, may_import):

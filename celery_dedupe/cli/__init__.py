@@ -1,0 +1,31 @@
+"""``celery -A proj dedupe ...``: what a team sees and does of its locks from a terminal.
+
+Celery finds the group by the entry point group ``celery.commands``. Each command is a module.
+
+Exit codes: 0 is yes, or done; 1 is no, as each command says; 2 is a wrong use or setting; 3 is a claim store
+that does not answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from celery.bin.base import handle_preload_options
+
+from celery_dedupe.cli.command import Commands
+from celery_dedupe.cli.explain import explain
+from celery_dedupe.cli.rules import rules
+
+__all__ = ["dedupe"]
+
+
+@click.group(cls=Commands)
+@click.pass_context
+@handle_preload_options
+def dedupe(context: click.Context, **_: Any) -> None:
+    """See, explain and free what celery-dedupe holds."""
+
+
+for _command in (rules, explain):
+    dedupe.add_command(_command)
