@@ -19,6 +19,7 @@ from celery_dedupe.core.asks import (
     LeaseAsk,
     Refused,
 )
+from celery_dedupe.core.counts import HOUR, Counts, hours, total
 from celery_dedupe.core.record import Record
 from celery_dedupe.core.suspicions import StoreFacts
 
@@ -42,6 +43,8 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._records: dict[str, Record] = {}
         self._full = 1000
+        self._counts: dict[tuple[str, int | None], dict[tuple[str, str], int]] = {}
+        self._texts: dict[str, tuple[str, int]] = {}
 
     def claim(self, asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
         with self._lock:
@@ -88,6 +91,31 @@ class MemoryStore:
             self._write(changes)
         return freed
 
+    def count(self, name: str, counts: Counts) -> None:
+        with self._lock:
+            now = self.clock()
+            kept = (None, *hours(0, now))
+            self._counts = {place: held for place, held in self._counts.items() if place[1] in kept}
+            for place in ((name, now // HOUR), (name, None)):
+                parts = (*self._counts.get(place, {}).items(), *counts.items())
+                self._counts[place] = total(parts)
+
+    def counts(self, name: str, since: int | None = None) -> dict[tuple[str, str], int]:
+        with self._lock:
+            places = (None,) if since is None else hours(since, self.clock())
+            return total(part for hour in places for part in self._counts.get((name, hour), {}).items())
+
+    def look(self, key: str) -> str:
+        with self._lock:
+            return self._text(key)
+
+    def swap(self, key: str, before: str, after: str, ttl: int) -> bool:
+        with self._lock:
+            same = self._text(key) == before
+            if same:
+                self._texts[key] = after, self.clock() + ttl
+            return same
+
     def clock(self) -> int:
         return self._clock() // 1000
 
@@ -96,6 +124,10 @@ class MemoryStore:
 
     def close(self) -> None:
         self._records.clear()
+
+    def _text(self, key: str) -> str:
+        text, expires_at = self._texts.get(key, ("", 0))
+        return text if expires_at > self.clock() else ""
 
     def _write(self, changes: Mapping[str, Record]) -> None:
         for key, record in changes.items():

@@ -20,6 +20,7 @@ from celery_dedupe.core.asks import (
     LeaseAsk,
     Refused,
 )
+from celery_dedupe.core.counts import Counts
 from celery_dedupe.core.record import Record
 from celery_dedupe.core.suspicions import StoreFacts
 from celery_dedupe.errors import StoreUnavailable
@@ -81,6 +82,22 @@ class Store(Protocol):
 
         Returns how many parts were freed under each key. A run learns of it as it does of any lost lease.
         """
+
+    def count(self, name: str, counts: Counts) -> None:
+        """Add to what is counted under ``name``: to the current hour's counts, and to those of all time.
+
+        An hour's are kept for ``KEPT``, those of all time until nothing was counted for as long. After a lost
+        reply they may have been added.
+        """
+
+    def counts(self, name: str, since: int | None = None) -> dict[tuple[str, str], int]:
+        """What was counted under ``name`` since the hour of ``since``, in ms; of all time if ``None``."""
+
+    def look(self, key: str) -> str:
+        """The text that ``swap`` left under ``key``; ``""`` if there is none. It is no record."""
+
+    def swap(self, key: str, before: str, after: str, ttl: int) -> bool:
+        """Put one text in the place of another for ``ttl``. ``False`` where ``before`` is there no more."""
 
     def clock(self) -> int:
         """The store's clock, in milliseconds since 1970."""

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cache
-from hashlib import sha1
-from importlib.resources import files
-from itertools import islice
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError
 
 from celery_dedupe.core.asks import (
     Attempt,
@@ -28,14 +23,16 @@ from celery_dedupe.core.record import Record
 from celery_dedupe.core.suspicions import StoreFacts
 from celery_dedupe.store import redis_text
 from celery_dedupe.store.protocol import NotARecord
+from celery_dedupe.store.redis_counts import RedisCounts
 from celery_dedupe.store.redis_errors import ANSWERING
 from celery_dedupe.store.redis_facts import read_facts
+from celery_dedupe.store.redis_scripts import chunks
 from celery_dedupe.store.redis_text import encode, encode_all, text
 
 logger = logging.getLogger("celery_dedupe")
 
 
-class RedisStore:
+class RedisStore(RedisCounts):
     """The verbs of ``Store`` on a redis-py client, whose timeouts are the caller's choice.
 
     Every failure (refused, timed out, LOADING, READONLY, OOM, ...) becomes ``StoreUnavailable``.
@@ -44,10 +41,6 @@ class RedisStore:
     Arguments:
         owned: ``close`` closes the client too.
     """
-
-    chunk = (
-        200  # Keys in one call of an operator or of the heartbeat: a pause of the server near a millisecond.
-    )
 
     def __init__(self, client: redis.Redis, *, owned: bool = False) -> None:
         self._client = client
@@ -85,7 +78,7 @@ class RedisStore:
 
     def renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
         kept: list[bool] = []
-        for some in _chunks(asks, self.chunk):
+        for some in chunks(asks, self.chunk):
             argv = [value for ask in some for value in (encode(ask.token), ask.lease)]
             kept += map(bool, self._run("renew", [ask.key for ask in some], argv))
         return kept
@@ -101,7 +94,7 @@ class RedisStore:
         return _record(key, found, int(now))
 
     def scan(self, pattern: str) -> Iterator[tuple[str, Record]]:
-        for keys in _chunks(self._keys(pattern), self.chunk):
+        for keys in chunks(self._keys(pattern), self.chunk):
             now, *texts = self._run("read", keys, [])
             for key, found in zip(keys, texts, strict=True):
                 try:
@@ -114,7 +107,7 @@ class RedisStore:
 
     def evict(self, asks: Sequence[EvictAsk]) -> list[int]:
         freed: list[int] = []
-        for some in _chunks(asks, self.chunk):
+        for some in chunks(asks, self.chunk):
             argv = [
                 word
                 for ask in some
@@ -122,9 +115,6 @@ class RedisStore:
             ]
             freed += map(int, self._run("evict", [ask.key for ask in some], argv))
         return freed
-
-    def clock(self) -> int:
-        return int(self._run("now", [], []))
 
     def facts(self) -> StoreFacts:
         with ANSWERING:
@@ -144,33 +134,6 @@ class RedisStore:
                 return
             yield text(key)
 
-    def _run(self, verb: str, keys: Sequence[str], argv: Sequence[Any]) -> Any:
-        source = self._source(verb)
-        words = len(keys), *keys, *argv
-        with ANSWERING:
-            send: Any = self._client.execute_command
-            # Undecoded, whatever a client of the user's is set to: a foreign value may be in no encoding.
-            try:
-                return send("EVALSHA", _digest(source), *words, NEVER_DECODE=[])
-            except NoScriptError:
-                pass
-            return send("EVAL", source, *words, NEVER_DECODE=[])
-
-    def _source(self, verb: str) -> str:
-        return script("clock", "record", verb)
-
-
-@cache
-def script(*names: str) -> str:
-    """The Lua files ``names`` as one script."""
-    folder = files("celery_dedupe.store") / "lua"
-    return "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
-
-
-@cache
-def _digest(source: str) -> str:
-    return sha1(source.encode(), usedforsecurity=False).hexdigest()
-
 
 def _record(key: str, found: Any, now: int) -> Record:
     if not found:
@@ -179,9 +142,3 @@ def _record(key: str, found: Any, now: int) -> Record:
         return redis_text.record(text(found)).live(now)
     except (KeyError, ValueError) as error:
         raise NotARecord(key) from error
-
-
-def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    rest = iter(items)
-    while some := list(islice(rest, size)):
-        yield some

@@ -53,7 +53,7 @@ class ClusterStore(RedisStore):
         self._owned = owned
 
     @cached_property
-    def _client(self) -> Any:  # type: ignore[override]  # an attribute that is made on first use
+    def _client(self) -> Any:
         return self._connect()
 
     def close(self) -> None:

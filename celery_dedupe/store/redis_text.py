@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from celery_dedupe.core.asks import BeginReply, Begun, Exceeded, Over, Redelivered, Refused
+from celery_dedupe.core.counts import Counts, total
 from celery_dedupe.core.parts import Delivered, Done, Ended, Holder, Queued, Running, Trace
 from celery_dedupe.core.record import Record
 
@@ -30,6 +31,21 @@ def decode(word: str) -> str:
 def encode_all(values: Iterable[str]) -> str:
     """Several values as words with blanks between."""
     return " ".join(map(encode, values))
+
+
+def count_words(counts: Counts) -> list[str | int]:
+    """What ``count.lua`` is told of counts: a field, its number, and so on."""
+    return [word for (task, what), number in counts.items() for word in (f"{what} {encode(task)}", number)]
+
+
+def counts(replies: Iterable[Sequence[Any]]) -> dict[tuple[str, str], int]:
+    """The sum of what ``counts.lua`` says."""
+    return total(
+        ((decode(task), what), int(number))
+        for words in replies
+        for field, number in zip(words[::2], words[1::2], strict=True)
+        for what, _, task in [text(field).partition(" ")]
+    )
 
 
 def text(reply: Any) -> str:

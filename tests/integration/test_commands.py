@@ -8,7 +8,7 @@ import pytest
 
 from celery_dedupe import duplicate_of
 from celery_dedupe.core.rules import RuleSet
-from celery_dedupe.store.redis import script
+from celery_dedupe.store.redis_scripts import script
 from tests.harness.commands import count_commands
 from tests.harness.servers import BACKEND, STORE
 from tests.harness.waiting import wait_until

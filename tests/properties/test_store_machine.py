@@ -18,7 +18,8 @@ from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Caller, ClaimAsk, 
 from celery_dedupe.core.record import Record
 from celery_dedupe.store import redis_text
 from celery_dedupe.store.memory import MemoryStore
-from celery_dedupe.store.redis import RedisStore, script
+from celery_dedupe.store.redis import RedisStore
+from celery_dedupe.store.redis_scripts import script
 from tests.harness.servers import ValkeyServer
 from tests.properties.store_model import Model
 

@@ -18,7 +18,8 @@ from celery_dedupe.core.record import Record
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.store import redis_text
 from celery_dedupe.store.protocol import NotARecord
-from celery_dedupe.store.redis import RedisStore, script
+from celery_dedupe.store.redis import RedisStore
+from celery_dedupe.store.redis_scripts import script
 
 
 class Client:
