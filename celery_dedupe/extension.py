@@ -183,7 +183,7 @@ class Dedupe:
             store = open_store("memory://")  # There may be no other, and it is asked for nothing.
         else:
             store = open_store(settings.url, settings.store_options, settings.store)
-        return Guard(store, observe=settings.mode == "observe", app=self.app, state_of=self._state_of)
+        return Guard(store, app=self.app, state_of=self._state_of)
 
     def _state_of(self, task_id: str, since: int) -> str | None:
         try:

@@ -15,16 +15,10 @@ logger = logging.getLogger("celery_dedupe")
 
 
 class Reports:
-    """Tells of claims, runs and ends.
+    """Tells of claims, runs and ends. ``app`` is the sender of events."""
 
-    Arguments:
-        app: the sender of events.
-        observe: what is refused goes on all the same; the reports say so.
-    """
-
-    def __init__(self, app: Any, *, observe: bool) -> None:
+    def __init__(self, app: Any) -> None:
         self._app = app
-        self._observe = observe
 
     def dropped(self, call: Call, lock: str, found: Duplicate, *, published: bool) -> None:
         """A publish is a duplicate of ``found``; ``published``: it goes out all the same."""
@@ -34,20 +28,20 @@ class Reports:
         event = signals.PublishDropped(call.task, call.task_id, lock, found, published)
         signals.emit(signals.publish_dropped, self._app, event)
 
-    def refused(self, call: Call, verdict: Refusal) -> None:
-        """A start was refused."""
+    def refused(self, call: Call, verdict: Refusal, *, observed: bool) -> None:
+        """A start was refused; ``observed``: it goes on all the same."""
         found = None if isinstance(verdict, (Quiet, Poison)) else verdict.duplicate
         delay = verdict.delay if isinstance(verdict, Wait) else 0.0
         reason = "duplicate" if isinstance(verdict, Skip) else verdict.reason
         decision: Any = type(verdict).__name__.lower()
-        what = f"would {decision}" if self._observe else decision
+        what = f"would {decision}" if observed else decision
         what = f"{what} {delay:.1f} s" if delay else what
         if found:
             _log_duplicate(f"{what}: {reason}", call, found)
         else:
             level = logging.ERROR if isinstance(verdict, Poison) else logging.INFO
             logger.log(level, "%s[%s] %s: %s", call.task, call.task_id, what, reason)
-        event = signals.RunRefused(call.task, call.task_id, decision, found, delay, reason, self._observe)
+        event = signals.RunRefused(call.task, call.task_id, decision, found, delay, reason, observed)
         signals.emit(signals.run_refused, self._app, event)
 
     def taken(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 from celery.local import maybe_evaluate
@@ -43,10 +45,10 @@ class TaskPolicies:
         if settings.mode == "off":
             return ()
         found = self.match(task).policies
-        if override is None:
-            return found
-        where = f"dedupe= of a call of {task}"
-        return overlay(found, override, where=where, defaults=settings.defaults, named=settings.policies)
+        if override is not None:
+            where = f"dedupe= of a call of {task}"
+            found = overlay(found, override, where=where, defaults=settings.defaults, named=settings.policies)
+        return tuple(map(_observing, found)) if settings.mode == "observe" else found
 
     def match(self, task: str) -> Match:
         """What decides for a task, a rule or its own option; whatever the mode.
@@ -103,3 +105,8 @@ class TaskPolicies:
                 for pending in list(app._pending):
                     maybe_evaluate(pending)
         return app._tasks.get(name)
+
+
+@lru_cache(maxsize=1000)
+def _observing(policy: Policy) -> Policy:
+    return replace(policy, observe=True)

@@ -97,7 +97,7 @@ def _explain(dedupe: Dedupe, task: str, args: list[Any], named: dict[str, Any]) 
     begun = (one for record in book.values() for state in BEGUN for one in record.holders([state], now))
     states = {one.token: dedupe.guard.state_of(one.task_id, one.started) for one in begun if one.token}
     texts = [key.text for key in keys]
-    scene = Scene(call, match.policies, texts, book, states, now * 1000, dedupe.guard.observe)
+    scene = Scene(call, dedupe.policies(task), texts, book, states, now * 1000)
     return Explained(match, call, keys, book, now, forecast.publish(scene), forecast.start(scene))
 
 

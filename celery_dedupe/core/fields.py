@@ -95,6 +95,12 @@ def _limit(value: object) -> int:
     return value
 
 
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("is neither True nor False")
+    return value
+
+
 def _params(value: object) -> tuple[str, ...]:
     names = parse_key(value) if isinstance(value, (list, tuple)) else None
     if not isinstance(names, tuple):
@@ -120,6 +126,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
         "wait_limit": seconds,
         "max_deliveries": _maybe(_limit),
         "params": _maybe(_params),
+        "observe": _flag,
     }
 )
 

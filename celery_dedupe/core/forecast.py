@@ -28,10 +28,14 @@ GETS = {"existing": "{}'s result", "none": "None", "raise": "DuplicateTask"}
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """``goes``: the call would be sent, or would run. ``sentence`` says so, or why not and what instead."""
+    """``goes``: the call would be sent, or would run. ``sentence`` says so, or why not and what instead.
+
+    ``by`` is the key of the lock that refuses.
+    """
 
     goes: bool
     sentence: str
+    by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,6 @@ class Scene:
         book: the records under these keys.
         states: final states of the results of runs that hold a slot, by the run's token.
         now: the store's clock, in microseconds.
-        observe: verdicts are reached, and nothing is refused.
     """
 
     call: Call
@@ -53,17 +56,16 @@ class Scene:
     book: Mapping[str, Record]
     states: Mapping[str, str | None]
     now: int
-    observe: bool = False
 
 
 def publish(scene: Scene) -> Forecast:
     """Whether the call would be sent if it were published now."""
-    return _observed(scene, _publish(scene), "would be sent")
+    return _judged(scene, _publish, "would be sent")
 
 
 def start(scene: Scene) -> Forecast:
     """Whether a message of the call would run if a worker took it now."""
-    return _observed(scene, _start(scene), "would run")
+    return _judged(scene, _start, "would run")
 
 
 def _publish(scene: Scene) -> Forecast:
@@ -75,10 +77,10 @@ def _publish(scene: Scene) -> Forecast:
     if reply is None:
         until = " and ".join(dict.fromkeys(_until(policy, ask) for policy, ask in asked))
         return Forecast(True, f"would be sent; an equal call would be its duplicate {until}")
-    policy, _ = asked[reply.index]
+    policy, ask = asked[reply.index]
     gets = GETS[policy.on_duplicate].format(reply.holders[0].task_id)
     what = f"would be dropped as a duplicate of {_said(reply.holders)}"
-    return Forecast(False, f"{what}; its caller would get {gets}")
+    return Forecast(False, f"{what}; its caller would get {gets}", ask.key)
 
 
 def _start(scene: Scene) -> Forecast:
@@ -98,16 +100,25 @@ def _start(scene: Scene) -> Forecast:
     found = _said(reply.holders)
     if isinstance(verdict, Wait):
         limit = spoken(policy.wait_limit)
-        return Forecast(False, f"would wait, for {limit} in all at most: in its way is {found}")
+        return Forecast(False, f"would wait, for {limit} in all at most: in its way is {found}", ask.key)
     if isinstance(verdict, Skip):
-        return Forecast(False, f"would be skipped, and end REVOKED, as a duplicate of {found}")
-    return Forecast(False, f"would end FAILURE with DuplicateTask: in its way is {found}")
+        return Forecast(False, f"would be skipped, and end REVOKED, as a duplicate of {found}", ask.key)
+    return Forecast(False, f"would end FAILURE with DuplicateTask: in its way is {found}", ask.key)
 
 
-def _observed(scene: Scene, forecast: Forecast, all_the_same: str) -> Forecast:
-    if forecast.goes or not scene.observe:
+def _judged(scene: Scene, judge: Callable[[Scene], Forecast], all_the_same: str) -> Forecast:
+    """What ``judge`` says where a lock that only observes is not asked if it refuses, as the guard has it."""
+    forecast = judge(scene)
+    pairs = list(zip(scene.policies, scene.keys, strict=True))
+    if not any(policy.observe and key == forecast.by for policy, key in pairs):
         return forecast
-    return Forecast(True, f"{all_the_same} all the same, by mode observe; enforced, it {forecast.sentence}")
+    left = [(policy, key) for policy, key in pairs if key != forecast.by]
+    others = replace(scene, policies=[policy for policy, _ in left], keys=[key for _, key in left])
+    without = _judged(others, judge, all_the_same)
+    if not without.goes:
+        return without
+    said = f"{all_the_same} all the same, for the lock only observes; enforced, it {forecast.sentence}"
+    return Forecast(True, said)
 
 
 def _no_lock(scene: Scene) -> str:

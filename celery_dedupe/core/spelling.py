@@ -63,6 +63,6 @@ def _key(key: KeySpec) -> Any:
 def _word(name: str, value: Any) -> str:
     if name in DURATIONS:
         return "for ever" if value is None else spoken(value)
-    if value is None:
+    if value is None or value is False:
         return ""
     return ", ".join(value) if isinstance(value, (list, tuple)) else str(value)

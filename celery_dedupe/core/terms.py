@@ -37,6 +37,7 @@ class Policy:
         wait_limit: for how long a run waits for the lock before it is skipped, in seconds.
         max_deliveries: how often one message may start without coming to an end; ``None`` for any number.
         params: the task's argument names in order, for programs that do not have the task.
+        observe: claim and report, refuse and delay nothing.
         part: tells two policies of one list apart that would make the same key; set when a list is parsed.
 
     Raises:
@@ -59,6 +60,7 @@ class Policy:
     wait_limit: float
     max_deliveries: int | None
     params: tuple[str, ...] | None
+    observe: bool
     part: str
 
     def __init__(
@@ -80,6 +82,7 @@ class Policy:
         wait_limit: Duration = "1h",
         max_deliveries: int | None = None,
         params: tuple[str, ...] | list[str] | None = None,
+        observe: bool = False,
         part: str = "",
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "part")}

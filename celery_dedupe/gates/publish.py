@@ -162,7 +162,7 @@ class PublishGate:
         try:
             keys = desk.keys(call, policies)
         except Exception as error:
-            if publishing.attended and not desk.guard.observe:
+            if publishing.attended and not all(policy.observe for policy in policies):
                 raise
             # Nobody is there to mend it: a link of a chain would fail the task it follows.
             logger.exception("%s[%s] is published without a claim", name, call.task_id)
@@ -181,7 +181,7 @@ class PublishGate:
         )
         ticket = replace(ticket, successor_of=claimed_by(ticket, inside))
         outcome = claims.claim(desk.guard, call, policies, ticket, attended=publishing.attended)
-        if isinstance(outcome, Drop):
+        if isinstance(outcome, Drop) and not outcome.observed:
             return outcome
         publishing.claimed = ticket.keys if outcome else ()
         headers[HEADER] = ticket.to_header()

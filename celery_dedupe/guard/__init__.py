@@ -33,20 +33,16 @@ class Guard:
 
     Arguments:
         store: where claims live.
-        observe: reach and report every verdict, refuse and delay nothing.
         app: the sender of events.
         state_of: gives the final state of a task whose result was stored at or after a date (the worker's
             own clock, ms), or ``None``. Asked only where a running incumbent is in the way.
     """
 
-    def __init__(
-        self, store: Store, *, observe: bool, app: Any, state_of: Callable[[str, int], str | None]
-    ) -> None:
+    def __init__(self, store: Store, *, app: Any, state_of: Callable[[str, int], str | None]) -> None:
         self.store = store
         self.breaker = Breaker()
-        self.reports = Reports(app, observe=observe)
+        self.reports = Reports(app)
         self.heartbeat = Heartbeat(self._renew, self.reports.lost)
-        self.observe = observe
         self.state_of = state_of
 
     def ask(
@@ -68,7 +64,7 @@ class Guard:
         self, error: StoreUnavailable, call: Call, policies: Policies, stage: Literal["publish", "start"]
     ) -> bool:
         """Whether a call goes on without its locks, and that is told; ``False`` if a policy refuses to."""
-        if not self.observe and any(policy.on_store_error == "refuse" for policy in policies):
+        if any(policy.on_store_error == "refuse" and not policy.observe for policy in policies):
             return False
         self.reports.unprotected(call.task, call.task_id, stage, str(error))
         return True

@@ -17,10 +17,14 @@ from celery_dedupe.guard import Guard, Policies
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A publish is a duplicate; ``policy`` says what the caller gets."""
+    """A publish is a duplicate; ``policy`` says what the caller gets.
+
+    ``observed``: it is told and goes out all the same.
+    """
 
     policy: Policy
     duplicate: Duplicate
+    observed: bool = False
 
 
 def claim(
@@ -34,8 +38,32 @@ def claim(
     """
     pairs = zip(policies, ticket.keys, strict=True)
     asked = [(policy, ask) for policy, key in pairs if (ask := verdicts.claim_ask(policy, key, call))]
-    if not asked:
-        return False
+    refusing = [policy for policy in policies if attended or not policy.traits.runs]
+    drop: Drop | None = None
+    while asked:
+        reply = _ask(guard, call, refusing, ticket, asked)
+        if not isinstance(reply, Refused):
+            return drop or reply
+        # A lock that only observes is not to keep the others from theirs.
+        policy, ask = asked.pop(reply.index)
+        found = verdicts.duplicate(reply.holders[0], call.task, ask.key)
+        awaited = verdicts.must_publish(policy, ticket)
+        guard.reports.dropped(call, policy.lock, found, published=awaited or policy.observe)
+        if not policy.observe:
+            return False if awaited else Drop(policy, found)
+        if not awaited:
+            drop = drop or Drop(policy, found, observed=True)
+    return drop or False
+
+
+def _ask(
+    guard: Guard,
+    call: Call,
+    refusing: Policies,
+    ticket: Ticket,
+    asked: Sequence[tuple[Policy, ClaimAsk]],
+) -> Refused | bool:
+    """The store's refusal; else whether it may have granted, which without an answer is not known."""
     keys = tuple(ask.key for _, ask in asked)
     sent = False
 
@@ -47,17 +75,15 @@ def claim(
     try:
         reply = guard.ask(send, asked, Caller(call.task_id, ticket.successor_of, ticket.generation))
     except BaseException as error:
-        refusing = [policy for policy in policies if attended or not policy.traits.runs]
         if isinstance(error, StoreUnavailable) and guard.goes_on(error, call, refusing, "publish"):
             return sent
         if sent:
             # It may have been granted and only the answer lost, by a timeout or an interrupt.
             guard.withdraw(keys, call.task_id)
         raise
-    if reply is not None:
-        return _duplicate(guard, call, ticket, asked[reply.index][0], keys[reply.index], reply)
-    guard.reports.taken(call, "queued", keys)
-    return True
+    if reply is None:
+        guard.reports.taken(call, "queued", keys)
+    return reply or True
 
 
 def claim_retry(guard: Guard, call: Call, policies: Policies, ticket: Ticket) -> tuple[str, ...]:
@@ -79,12 +105,3 @@ def claim_retry(guard: Guard, call: Call, policies: Policies, ticket: Ticket) ->
             guard.withdraw(keys, call.task_id)
             raise
     return keys
-
-
-def _duplicate(
-    guard: Guard, call: Call, ticket: Ticket, policy: Policy, key: str, reply: Refused
-) -> Drop | bool:
-    found = verdicts.duplicate(reply.holders[0], call.task, key)
-    published = guard.observe or verdicts.must_publish(policy, ticket)
-    guard.reports.dropped(call, policy.lock, found, published=published)
-    return False if published else Drop(policy, found)

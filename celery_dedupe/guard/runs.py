@@ -25,6 +25,7 @@ AGAIN = Quiet("another delivery of this message has ended well")
 class Run:
     """A run that was let through, with what it holds.
 
+    ``would_be`` is what a lock that only observes would have made of it.
     ``retry_in`` is set, in seconds, when its body sends its own retry.
     """
 
@@ -33,6 +34,7 @@ class Run:
     policies: Policies
     attempt: Attempt
     leases: tuple[Lease, ...] = ()
+    would_be: Refusal | None = None
     retry_in: float | None = None
 
 
@@ -58,12 +60,10 @@ def begin(
     run = Run(call, ticket, policies, attempt)
     delay = verdicts.wait_delay(ticket, random.random())
     pairs = zip(policies, ticket.keys, strict=True)
-    back = not guard.observe and any(verdicts.may_wait(policy, ticket) for policy in policies)
+    back = any(verdicts.may_wait(policy, ticket) for policy in policies if not policy.observe)
     asked = [(p, ask) for p, key in pairs if (ask := verdicts.begin_ask(p, key, delay, comes_back=back))]
-    if not asked:
-        return _report(guard, run, AGAIN) if ended_well() else run
     try:
-        reply = guard.ask(guard.store.begin, asked, attempt)
+        reply = _ask(guard, run, asked, delay)
     except StoreUnavailable as error:
         if ended_well():
             return _report(guard, run, AGAIN)
@@ -72,7 +72,34 @@ def begin(
         run.leases = _leases(run, asked, reply.fences, interrupt)
     if not isinstance(reply, Redelivered) and ended_well():
         return _begun_again(guard, run, asked)
-    return _begun(guard, run) if isinstance(reply, Begun) else _refused(guard, run, asked, reply, delay)
+    if reply is None or isinstance(reply, Begun):
+        return _begun(guard, run)
+    return _refused(guard, run, asked, _verdict(run, asked, reply, delay))
+
+
+def _ask(
+    guard: Guard, run: Run, asked: list[tuple[Policy, BeginAsk]], delay: float
+) -> Begun | Refused | Redelivered | Exceeded | Over | None:
+    """What the store replies once locks that only observe and refuse are taken out of ``asked``.
+
+    These are not to keep the run from its others. ``None`` where none is left.
+    """
+    while asked:
+        reply = guard.ask(guard.store.begin, asked, run.attempt)
+        if isinstance(reply, Begun):
+            return reply
+        left = [pair for i, pair in enumerate(asked) if not (pair[0].observe and _refuses(reply, i))]
+        if len(left) == len(asked):
+            return reply
+        verdict = _verdict(run, asked, reply, delay)
+        guard.reports.refused(run.call, verdict, observed=True)
+        run.would_be = run.would_be or verdict
+        asked[:] = left
+    return None
+
+
+def _refuses(reply: Refused | Redelivered | Exceeded | Over, index: int) -> bool:
+    return isinstance(reply, Over) or reply.index == index
 
 
 def _leases(
@@ -84,7 +111,7 @@ def _leases(
     return tuple(
         Lease(
             ask.key, run.attempt.token, fence, policy.lease, run.call.task, run.call.task_id,
-            interrupt() if policy.on_lease_lost == "terminate" else None,
+            interrupt() if policy.on_lease_lost == "terminate" and not policy.observe else None,
         )
         for (policy, ask), fence in zip(asked, fences, strict=True)
         if ask.slot
@@ -102,7 +129,7 @@ def _begun(guard: Guard, run: Run) -> Run:
 
 def _begun_again(guard: Guard, run: Run, asked: Sequence[tuple[Policy, BeginAsk]]) -> Run | Refusal:
     verdict = _report(guard, run, AGAIN)
-    if guard.observe:
+    if verdict is run:
         return _begun(guard, run)
     if run.leases:
         finish(guard, run, "succeeded")
@@ -111,30 +138,29 @@ def _begun_again(guard: Guard, run: Run, asked: Sequence[tuple[Policy, BeginAsk]
     return verdict
 
 
-def _refused(
-    guard: Guard,
+def _verdict(
     run: Run,
     asked: Sequence[tuple[Policy, BeginAsk]],
     reply: Refused | Redelivered | Exceeded | Over,
     delay: float,
-) -> Run | Refusal:
-    verdict: Refusal
+) -> Refusal:
     if isinstance(reply, Over):
-        verdict = Quiet("another copy of this message has ended well, or its retry is under way")
-    elif isinstance(reply, Redelivered):
-        verdict = verdicts.wait(run.ticket, delay, "another copy of this task still runs")
-    elif isinstance(reply, Exceeded):
-        limit, call = asked[reply.index][1].deliveries, run.call
-        verdict = Poison(DeliveryLimitExceeded(call.task, call.task_id, reply.deliveries, limit))
-        if not guard.observe:
-            guard.withdraw(run.ticket.keys, call.task_id)
-    else:
-        policy, ask = asked[reply.index]
-        verdict = verdicts.on_conflict(policy, ask.key, run.call.task, reply.holders, run.ticket, delay)
-        kept = any(ask.hold for _, ask in asked) or any(policy.traits.periodic for policy in run.policies)
-        if kept and isinstance(verdict, (Skip, Raise)) and not guard.observe:
-            guard.withdraw(run.ticket.keys, run.call.task_id)
-    return _report(guard, run, verdict)
+        return Quiet("another copy of this message has ended well, or its retry is under way")
+    if isinstance(reply, Redelivered):
+        return verdicts.wait(run.ticket, delay, "another copy of this task still runs")
+    policy, ask = asked[reply.index]
+    if isinstance(reply, Exceeded):
+        call = run.call
+        return Poison(DeliveryLimitExceeded(call.task, call.task_id, reply.deliveries, ask.deliveries))
+    return verdicts.on_conflict(policy, ask.key, run.call.task, reply.holders, run.ticket, delay)
+
+
+def _refused(guard: Guard, run: Run, asked: Sequence[tuple[Policy, BeginAsk]], verdict: Refusal) -> Refusal:
+    kept = any(ask.hold for _, ask in asked) or any(policy.traits.periodic for policy in run.policies)
+    if isinstance(verdict, Poison) or (kept and isinstance(verdict, (Skip, Raise))):
+        guard.withdraw(run.ticket.keys, run.call.task_id)
+    guard.reports.refused(run.call, verdict, observed=False)
+    return verdict
 
 
 def _begin_without_store(guard: Guard, error: StoreUnavailable, run: Run, delay: float) -> Run | Refusal:
@@ -147,8 +173,9 @@ def _begin_without_store(guard: Guard, error: StoreUnavailable, run: Run, delay:
 
 
 def _report(guard: Guard, run: Run, verdict: Refusal) -> Run | Refusal:
-    guard.reports.refused(run.call, verdict)
-    return run if guard.observe else verdict
+    observed = all(policy.observe for policy in run.policies)
+    guard.reports.refused(run.call, verdict, observed=observed)
+    return run if observed else verdict
 
 
 def finish(guard: Guard, run: Run, ending: Ending) -> None:

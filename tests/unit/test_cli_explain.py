@@ -191,7 +191,9 @@ def test_in_mode_observe_nothing_is_refused(dedupe_command, local_app):
     a.task().delay(7)
     result = dedupe_command(a.app, "explain", "t", "[7]")
     assert result.exit_code == 0
-    words = "A publish now would be sent all the same, by mode observe; enforced, it would be dropped as"
+    words = (
+        "A publish now would be sent all the same, for the lock only observes; enforced, it would be dropped"
+    )
     assert words in result.output
 
 

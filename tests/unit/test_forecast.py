@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,25 @@ class TestSentences:
             (Record(done=Done("d1", FOREVER, MS)), "d1, which is done for ever;"),
         ):
             assert words in forecast.publish(scene(record, lock="once")).sentence
+
+    def test_a_lock_that_only_observes(self) -> None:
+        observed = scene(QUEUED, lock="until_started", observe=True)
+        assert forecast.publish(observed) == forecast.Forecast(
+            True,
+            "would be sent all the same, for the lock only observes; enforced, it would be dropped as a "
+            "duplicate of q1, which is queued for 1m 30s; its caller would get q1's result",
+        )
+        observed = scene(RUNNING, lock="while_running", observe=True)
+        assert forecast.start(observed).sentence.startswith(
+            "would run all the same, for the lock only observes; enforced, it would be skipped"
+        )
+
+    def test_beside_one_that_does_not(self) -> None:
+        both = scene(QUEUED, QUEUED, lock="until_started")
+        both = replace(both, policies=[replace(both.policies[0], observe=True), both.policies[1]])
+        assert (forecast.publish(both).goes, forecast.publish(both).by) == (False, "k1")
+        first = replace(both, book={"k0": QUEUED, "k1": Record()})
+        assert forecast.publish(first).goes
 
     def test_a_start_that_runs(self) -> None:
         lease = "would run, and hold its lock to its end by a lease of 1m"

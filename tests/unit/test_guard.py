@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,10 +34,10 @@ class Bench:
         self.states: dict[str, str] = {}
         self.asked: list[str] = []
         self.app = app or object()
-        self.guard = Guard(self.store, observe=observe, app=self.app, state_of=self._state_of)
+        self.guard = Guard(self.store, app=self.app, state_of=self._state_of)
         # Its pause ends with the store's clock.
         self.guard.breaker = Breaker(lambda: self.clock() / 1e6)
-        self.policies = policies
+        self.policies = tuple(replace(policy, observe=observe or policy.observe) for policy in policies)
         self.events: list[Any] = []
         for signal in EVENTS:
             signal.connect(self._note, sender=self.app)
@@ -542,7 +543,9 @@ def test_observe_refuses_nothing_delays_nothing_and_leaves_nothing(bench, polici
     b, other = bench(*policies, observe=True), bench(RUNNING)
     share(b, other)
     b.claim("a")
-    assert b.claim("b") is False
+    drop = b.claim("b")
+    assert drop.observed
+    assert drop.duplicate.task_id == "a"
     for number, _ in enumerate(policies):
         other.begin(f"other{number}", keys=(f"k{number}",))
     run = b.begin("a")
@@ -558,6 +561,81 @@ def test_observe_does_without_the_store_whatever_the_policy_says(bench):
     b.store.down = True
     assert b.claim("a") is True
     assert isinstance(b.begin("a"), Run)
+
+
+def observing(policy: Policy) -> Policy:
+    return replace(policy, observe=True)
+
+
+def test_a_lock_that_observes_keeps_a_publish_from_no_other_lock(bench):
+    b = bench(observing(QUEUE), FINISHED)
+    b.claim("a", keys=("same", "one"))
+    drop = b.claim("b", keys=("same", "two"))
+    assert drop == Drop(b.policies[0], Duplicate("a", "t", "queued", HOUR, "same"), observed=True)
+    assert b.store.held() == {**NOTHING, "queued": ["a", "a", "b"]}, "it holds the lock that was free"
+
+    drop = b.claim("c", keys=("same", "two"))
+    assert (drop.policy, drop.duplicate.task_id, drop.observed) == (FINISHED, "b", False)
+    told = [(event.task_id, event.lock, event.observed) for event in b.told(signals.PublishDropped)]
+    assert told == [
+        ("b", "queue_and_run", True),
+        ("c", "queue_and_run", True),
+        ("c", "until_finished", False),
+    ]
+
+
+def test_a_lock_that_observes_is_claimed_like_any(bench):
+    b = bench(observing(QUEUE), FINISHED)
+    assert b.claim("a") is True
+    assert [len(event.keys) for event in b.told(signals.LockTaken)] == [2]
+    assert b.store.calls == ["claim"]
+
+
+def test_what_others_wait_for_would_not_be_dropped(bench):
+    b = bench(observing(FINISHED))
+    b.claim("a")
+    assert b.claim("b", workflow=True) is False
+    assert [event.observed for event in b.told(signals.PublishDropped)] == [True]
+
+
+def test_a_lock_that_observes_keeps_a_run_from_no_other_lock(bench):
+    b = bench(observing(RUNNING), QUEUE)
+    b.begin("a", keys=("same", "one"))
+    b.claim("b", keys=("same", "two"))
+    run = b.begin("b", keys=("same", "two"))
+    assert [lease.key for lease in run.leases] == ["two"]
+    assert isinstance(run.would_be, Skip)
+    assert b.store.held() == {**NOTHING, "running": ["a", "a", "b"]}
+
+    assert isinstance(b.begin("c", keys=("same", "two")), Wait), "the other lock counts"
+    told = [(event.task_id, event.decision, event.observed) for event in b.told(signals.RunRefused)]
+    assert told == [("b", "skip", True), ("c", "skip", True), ("c", "wait", False)]
+    runs.finish(b.guard, run, "succeeded")
+    assert b.store.held() == {**NOTHING, "queued": ["c"], "running": ["a", "a"]}
+
+
+@pytest.mark.parametrize(
+    ("policies", "kind"),
+    [((observing(QUEUE),), Run), ((observing(QUEUE), FINISHED), Quiet)],
+    ids=["all", "one"],
+)
+def test_a_copy_that_is_over_runs_only_where_all_locks_observe(bench, policies, kind):
+    b = bench(*policies)
+    b.claim("a", generation=2)
+    assert isinstance(b.begin("a"), kind)
+
+
+def test_a_lock_that_observes_does_not_wait_for_the_store(bench):
+    b = bench(observing(ONCE), FINISHED)
+    b.store.down = True
+    assert b.claim("a") is True
+    assert isinstance(b.begin("a"), Run)
+
+
+def test_a_lock_that_observes_stops_no_run(bench):
+    b = bench(observing(Policy(lock="while_running", on_lease_lost="terminate")))
+    run = b.begin("a")
+    assert run.leases[0].interrupt is None
 
 
 # What a person sees

@@ -330,6 +330,7 @@ class TestMistakes:
             ({"lock": "until_expired", "period": 5, "wait_limit": 5}, "wait_limit 5 has no meaning"),
             ({"lock": "until_started", "max_deliveries": 5}, "max_deliveries 5 has no meaning"),
             ({"max_deliveries": 0}, "max_deliveries 0 is no limit"),
+            ({"observe": "yes"}, "observe 'yes' is neither True nor False"),
             (
                 {"lock": "until_started", "on_lease_lost": "continue"},
                 "on_lease_lost 'continue' has no meaning",
