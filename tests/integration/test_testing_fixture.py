@@ -64,7 +64,8 @@ def test_theirs_first(celery_worker, dedupe):
 
     said = pytest_in(tmp_path)
 
-    assert "1 passed, 1 error" in said, said
+    assert "PASSED test_own.py::test_ours_first" in said, said
+    assert "ERROR test_own.py::test_theirs_first" in said
     assert "name the fixture dedupe before celery_worker" in said
 
 
