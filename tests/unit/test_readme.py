@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,11 +17,11 @@ from celery_dedupe.core.fields import FIELDS, misfit
 from celery_dedupe.core.locks import LOCKS
 from celery_dedupe.core.policy import parse_policies
 from celery_dedupe.settings import _NAMES, read_settings
+from tests.harness.snippets import run, snippets
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-FENCE = re.compile(r"(?:<!-- (\w+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = FENCE.findall(README)  # (mark, language, text)
+BLOCKS = snippets(ROOT / "README.md")
 PYTHON = [text for _, language, text in BLOCKS if language == "python"]
 RUNNING = [text for mark, _, text in BLOCKS if mark == "runs"]
 LOCAL = {"url": "memory://"}
@@ -45,16 +43,6 @@ def code(cell):
     return text
 
 
-def run(folder, text, *how):
-    path = folder / "test_readme_block.py"
-    path.write_text(text)
-    (folder / "pytest.ini").touch()
-    command = [sys.executable, "-W", "error", *how, path]
-    return subprocess.run(
-        command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
-    )
-
-
 @pytest.mark.parametrize("text", PYTHON)
 def test_python_compiles(text):
     compile(text, "README.md", "exec")
@@ -62,8 +50,7 @@ def test_python_compiles(text):
 
 @pytest.mark.parametrize("text", RUNNING)
 def test_what_is_marked_runs(text, tmp_path):
-    how = ("-m", "pytest", "-q") if "def test_" in text else ()
-    done = run(tmp_path, text, *how)
+    done = run(tmp_path, text)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
