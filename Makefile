@@ -1,6 +1,8 @@
 # make test                     unit, property and contract tests, then integration tests
 # make test ARGS="-k retry"     one pytest run with these arguments instead
-# make lint                     ruff and mypy
+# make lint                     ruff, mypy and the site of make docs
+# make docs                     the documentation as a site, in build/docs; a warning is an error
+# make redraw                   the pictures and tables of docs/ anew, from the code
 # make demo                     the story of examples/quickstart, on real processes
 # make coverage                 the tests of make test, measured
 # make venv                     only the virtual environment
@@ -23,7 +25,7 @@ QUICK := $(wildcard tests/unit tests/properties tests/contract)
 PINS := $(if $(CELERY),'celery==$(CELERY).*' 'kombu==$(CELERY).*')
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: venv test lint demo coverage clean
+.PHONY: venv test lint docs redraw demo coverage clean
 .DEFAULT_GOAL := test
 
 venv: $(STAMP)
@@ -47,13 +49,20 @@ coverage: $(STAMP)
 	$(PYTEST) -n 2 --cov --cov-report= --cov-fail-under=0 $(QUICK)
 	$(PYTEST) -n 2 --dist worksteal --cov --cov-append --cov-report=term tests/integration
 
-lint: $(STAMP)
+lint: $(STAMP) docs
 	$(BIN)/ruff check --output-format concise
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 ifneq ($(wildcard tests/typing),)
 	$(BIN)/mypy tests/typing
 endif
+
+docs: $(STAMP)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env docs build/docs
+
+redraw: $(STAMP)
+	$(BIN)/python docs/pictures/draw.py
+	$(BIN)/python docs/tables.py
 
 demo: $(or $(wildcard $(STAMP)),$(DEMO_STAMP))
 	@$(BIN)/python examples/quickstart/demo.py

@@ -1,4 +1,4 @@
-"""What happens, told to whoever listens: blinker signals, each with one frozen object.
+"""What happens, told to whoever listens: blinker signals, each with one frozen object::
 
     from celery_dedupe.signals import publish_dropped
 

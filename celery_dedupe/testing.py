@@ -1,4 +1,4 @@
-"""For tests of code that is under rules: claims in memory, and a clock that the test turns.
+"""For tests of code that is under rules: claims in memory, and a clock that the test turns::
 
     pytest_plugins = ["celery_dedupe.testing"]  # in the topmost conftest.py
 
