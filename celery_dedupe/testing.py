@@ -40,7 +40,7 @@ class Clock:
 
 
 class Locks:
-    """The locks of the app under test.
+    """What the fixture ``dedupe`` gives: the locks of the app under test.
 
     Attributes:
         clock: the store's; ``clock.turn("2h")`` lets time pass there. Celery's own clocks do not heed it.
