@@ -13,9 +13,8 @@ from typing import Any
 import click
 from celery.bin.base import handle_preload_options
 
+from celery_dedupe.cli import explain, locks, release, rules
 from celery_dedupe.cli.command import Commands
-from celery_dedupe.cli.explain import explain
-from celery_dedupe.cli.rules import rules
 
 __all__ = ["dedupe"]
 
@@ -27,5 +26,5 @@ def dedupe(context: click.Context, **_: Any) -> None:
     """See, explain and free what celery-dedupe holds."""
 
 
-for _command in (rules, explain):
+for _command in (rules.rules, explain.explain, locks.locks, release.release):
     dedupe.add_command(_command)

@@ -1,18 +1,15 @@
-"""What every command has in common: the app's extension, ``--json``, exit codes, aligned text."""
+"""What every command has in common: the app's extension, ``--json``, exit codes."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import update_wrapper
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from celery_dedupe.errors import ConfigurationError, StoreUnavailable, UnkeyableArguments
 from celery_dedupe.extension import ATTRIBUTE, Dedupe
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 NO = 1  # the exit code of a command whose answer is no
 
@@ -49,25 +46,6 @@ def command(function: Callable[..., Any]) -> click.Command:
 
     option = click.option("--json", "as_json", is_flag=True, help="For programs: JSON instead of text.")
     return click.command()(option(click.pass_context(update_wrapper(run, function))))
-
-
-def show_json(value: Any) -> None:
-    """Print a value for programs."""
-    click.echo(json.dumps(value, indent=2))
-
-
-def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows for people, each column as wide as its widest cell."""
-    lines = [heads, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        show_row(line, widths)
-
-
-def show_row(cells: Sequence[str], widths: Sequence[int]) -> None:
-    """Print one row for people."""
-    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-    click.echo("  ".join(padded).rstrip())
 
 
 def _extension(context: click.Context) -> Dedupe:

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from celery_dedupe.cli import claims
-from celery_dedupe.cli.command import NO, Wrong, command, show_json, show_table
+from celery_dedupe.cli import shown
+from celery_dedupe.cli.claims import claims_of
+from celery_dedupe.cli.command import NO, Wrong, command
 from celery_dedupe.core import forecast
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.fields import FIELDS
@@ -55,7 +56,7 @@ def explain(dedupe: Dedupe, as_json: bool, task: str, arguments: str, kwargs: st
     args, named = _arguments(arguments, kwargs)
     found = _explain(dedupe, task, args, named)
     if as_json:
-        show_json(_document(dedupe, found))
+        shown.show_json(_document(dedupe, found))
     else:
         _show(dedupe, found)
     if not found.publish.goes:
@@ -91,9 +92,8 @@ def _explain(dedupe: Dedupe, task: str, args: list[Any], named: dict[str, Any]) 
     if dedupe.settings.mode == "off":
         nothing = Forecast(True, "would be sent: dedupe_mode is 'off'")
         return Explained(match, call, keys, {}, 0, nothing, Forecast(True, "would run: dedupe_mode is 'off'"))
-    store = claims.store_of(dedupe)
-    now = store.clock()
-    book = {key.text: store.read(key.text) for key in keys}
+    now = claims_of(dedupe).now
+    book = {key.text: dedupe.guard.store.read(key.text) for key in keys}
     begun = (one for record in book.values() for state in BEGUN for one in record.holders([state], now))
     states = {one.token: dedupe.guard.state_of(one.task_id, one.started) for one in begun if one.token}
     texts = [key.text for key in keys]
@@ -125,15 +125,15 @@ def _show_record(record: Record, now: int) -> None:
         click.echo("record     nobody holds it")
         return
     click.echo("record")
-    show_table(
+    shown.show_table(
         HEADS,
         [
             (
                 f"  {part.state}",
                 part.task_id,
                 part.node or "-",
-                f"{claims.moment(part.since):%Y-%m-%d %H:%M:%S} UTC, {claims.age(part, now)} ago",
-                claims.left(part, now),
+                f"{shown.moment(part.since):%Y-%m-%d %H:%M:%S} UTC, {shown.age(part, now)} ago",
+                shown.left(part, now),
                 str(part.fence or "-"),
             )
             for part in parts
@@ -153,7 +153,7 @@ def _document(dedupe: Dedupe, found: Explained) -> dict[str, Any]:
                 "preimage": key.preimage,
                 "key": key.text,
                 "record": [
-                    claims.plain(part, found.now) for part in holdings(found.book.get(key.text, Record()))
+                    shown.plain(part, found.now) for part in holdings(found.book.get(key.text, Record()))
                 ],
             }
             for policy, key in zip(found.match.policies, found.keys, strict=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from celery_dedupe.cli.command import command, show_json, show_table
+from celery_dedupe.cli.command import command
+from celery_dedupe.cli.shown import show_json, show_table
 from celery_dedupe.core.coverage import RuleUse, coverage
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.rules import Match

@@ -46,7 +46,7 @@ def make_key(call: Call, policy: Policy, *, prefix: str) -> Key:
     scope = call.task if policy.scope is None else policy.scope
     preimage = f"[{KEY_VERSION},{quoted(scope)},{quoted(policy.part)},{content(call, policy)}]"
     digest = sha256(encoded(preimage)).hexdigest()[:32]
-    return Key(f"{prefix}:{_readable(scope)}:{digest}", preimage)
+    return Key(f"{prefix}:{readable(scope)}:{digest}", preimage)
 
 
 def check_policy(policy: Policy, signature: inspect.Signature | None, where: str) -> None:
@@ -77,5 +77,6 @@ def _names(policy: Policy) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _readable(scope: str) -> str:
+def readable(scope: str) -> str:
+    """The part of a key that tells its scope; ``unquote`` gives it back."""
     return quote(scope, safe="", errors="surrogatepass").replace("~", "%7E")

@@ -18,6 +18,7 @@ class StoreFacts:
         evicts: the policy by which it may drop claims when its memory is full, else ``""``.
         persists: every claim outlives a crash of the server (``appendonly``).
         writable: it takes writes (it is no replica).
+        size: about how many records it has, and whatever else lives there.
     """
 
     name: str
@@ -25,6 +26,7 @@ class StoreFacts:
     evicts: str | None = None
     persists: bool | None = None
     writable: bool | None = None
+    size: int | None = None
 
 
 def suspicions(

@@ -120,7 +120,14 @@ class MemoryStore:
         return self._clock() // 1000
 
     def facts(self) -> StoreFacts:
-        return StoreFacts("this process' memory", shared=False, evicts="", persists=False, writable=True)
+        return StoreFacts(
+            "this process' memory",
+            shared=False,
+            evicts="",
+            persists=False,
+            writable=True,
+            size=len(self._records),
+        )
 
     def close(self) -> None:
         self._records.clear()

@@ -13,7 +13,7 @@ KEEPS_ALL = "noeviction"
 
 
 def read_facts(client: Any) -> StoreFacts:
-    """Ask ``client``; a cluster's answer is that of one of its nodes. Raises what redis-py raises."""
+    """Ask ``client``; a cluster answers for one node of it, but for the size. Raises what redis-py does."""
     try:
         info = {text(name): value for name, value in client.info().items()}
     except ResponseError:
@@ -28,4 +28,12 @@ def read_facts(client: Any) -> StoreFacts:
         evicts=policy if full else "",
         persists=None if appends is None else bool(int(appends)),
         writable=text(info.get("role", "master")) == "master",
+        size=_size(client),
     )
+
+
+def _size(client: Any) -> int | None:
+    try:
+        return int(client.dbsize())  # of a cluster: of all its primaries
+    except ResponseError:
+        return None

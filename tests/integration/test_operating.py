@@ -6,14 +6,17 @@ import ast
 import json
 import re
 import shlex
+import uuid
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from celery_dedupe.core.asks import Attempt, BeginAsk, Begun
+from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Caller, ClaimAsk, FinishAsk
 from celery_dedupe.store.connect import open_store
+from celery_dedupe.store.protocol import Store
 from tests.harness.processes import ROOT
 
 pytestmark = pytest.mark.integration
@@ -23,6 +26,7 @@ PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 SHOWN = dict(re.findall(r"^```\n\$ celery -A proj dedupe (.*?)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 VOLATILE = [
     (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "TASK-ID"),
+    (re.compile(r"\S+@\S+(?= released)"), "SOMEBODY"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "DATE"),
     (re.compile(r"\b\d{16}\b"), "FENCE"),
     (re.compile(r"\b(\d+(d|h|m|s|ms)\b ?)+(?=ago| |;|\.|$)", re.MULTILINE), "TIME "),
@@ -55,7 +59,7 @@ def says(workers, proj):
 
     def check(words: str, exit_code: int = 0) -> str:
         done = workers.celery(proj, "dedupe", *shlex.split(words))
-        assert plain(done.stdout + done.stderr) == plain(SHOWN[words]), done.stdout + done.stderr
+        assert plain(done.stderr + done.stdout) == plain(SHOWN[words]), done.stderr + done.stdout
         assert done.returncode == exit_code
         return done.stdout
 
@@ -63,17 +67,36 @@ def says(workers, proj):
 
 
 @pytest.fixture
-def hold(workers, proj, valkey):
-    """``hold(task, arguments, task_id, node)``: a worker there runs the call."""
+def store(valkey) -> Iterator[Store]:
+    """Where the app's claims live."""
+    with closing(open_store(valkey.store_url)) as store:
+        yield store
 
-    def start(task: str, arguments: str, task_id: str, node: str) -> None:
-        explained = workers.celery(proj, "dedupe", "explain", task, arguments, "--json")
+
+@pytest.fixture
+def key_of(workers, proj):
+    """``key_of("reports.make", "acme")``: the key of that call."""
+
+    def key(task: str, *args: object) -> str:
+        explained = workers.celery(proj, "dedupe", "explain", task, json.dumps(args), "--json")
         (lock,) = json.loads(explained.stdout)["locks"]
-        with closing(open_store(valkey.store_url)) as store:
-            ask = BeginAsk(lock["key"], slot=True, lease=60_000)
-            assert isinstance(store.begin([ask], Attempt(task_id, "tok", node=node)), Begun)
+        found: str = lock["key"]
+        return found
 
-    return start
+    return key
+
+
+def queue(store: Store, key: str, task_id: str) -> None:
+    assert store.claim([ClaimAsk(key, 7_200_000, frozenset())], Caller(task_id)) is None
+
+
+def run(store: Store, key: str, task_id: str) -> None:
+    attempt = Attempt(task_id, "tok", node="celery@web1")
+    assert isinstance(store.begin([BeginAsk(key, slot=True, lease=60_000)], attempt), Begun)
+
+
+def leave_done(store: Store, key: str, task_id: str) -> None:
+    store.finish([FinishAsk(key, "", "done", 30 * 86_400_000)], Attempt(task_id, ""), well=True)
 
 
 def test_every_example_of_the_page_is_tried():
@@ -88,6 +111,19 @@ def test_rules(says):
     says("rules")
 
 
-def test_explain(says, hold):
-    hold("reports.make", '["acme"]', "0f6e9c5a-2d3f-4c0b-9a55-5f2b1a6f7a11", "celery@web1")
+def test_explain(says, store, key_of):
+    run(store, key_of("reports.make", "acme"), "0f6e9c5a-2d3f-4c0b-9a55-5f2b1a6f7a11")
     says("explain reports.make '[\"acme\"]'", exit_code=1)
+
+
+def test_locks(says, store, key_of):
+    leave_done(store, key_of("billing.charge_card", 7), "7d0cd1a5-49a5-4a58-8d0c-b5a1a5d0a1c2")
+    run(store, key_of("reports.make", "acme"), "0f6e9c5a-2d3f-4c0b-9a55-5f2b1a6f7a11")
+    queue(store, key_of("sync.account", 1, "a change"), "b2f4c0de-3c39-4f0e-8c57-02d1ce3b7a54")
+    says("locks")
+
+
+def test_release(says, store, key_of):
+    for customer in ("acme", "bolt", "cole"):
+        queue(store, key_of("reports.make", customer), str(uuid.uuid4()))
+    says("release --task 'reports.*' --state queued --yes")

@@ -59,4 +59,6 @@ def test_of_two_rules_with_one_name_the_later_decides(name):
     rules = RuleSet([(name, {"scope": "first"}), (name, {"scope": "second"})])
     first, second = coverage(rules, {"a.one": rules.resolve("a.one")})
     assert rules.resolve("a.one").policies[0].scope == "second"
+    twins = RuleSet([(name, "once"), (name, "once")])
+    assert [use.tasks for use in coverage(twins, {"a.one": twins.resolve("a.one")})] == [(), ("a.one",)]
     assert (first.complaint, second.complaint) == (f"shadowed by {name}", "")
