@@ -11,43 +11,18 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, DateTime, Engine, MetaData, String, Table, func, insert
-from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy import insert
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql.dml import Insert
 
-from celery_dedupe.core.effect import KIND_LENGTH, OBJECT_ID_LENGTH, TABLE, effect_name
+from celery_dedupe.core.effect import effect_name
 from celery_dedupe.errors import ConfigurationError
+from celery_dedupe.tables import effects
 
-__all__ = ["create_tables", "effect_once", "effects", "metadata"]
-
-metadata = MetaData()
-
-
-def _exact(length: int) -> String:
-    # The usual collations of MySQL take "a" and "A" for one.
-    binary = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
-    return String(length).with_variant(binary, "mysql", "mariadb")
-
-
-effects = Table(
-    TABLE,
-    metadata,
-    Column("kind", _exact(KIND_LENGTH), primary_key=True),
-    Column("object_id", _exact(OBJECT_ID_LENGTH), primary_key=True),
-    Column("created_at", DateTime(timezone=True), nullable=False, default=func.now()),
-    mysql_engine="InnoDB",
-)
-
-
-def create_tables(engine: Engine | Connection) -> None:
-    """Create the table ``celery_dedupe_effects`` if it is not there.
-
-    Where Alembic makes the tables, put ``metadata`` beside the application's own in ``target_metadata``.
-    """
-    metadata.create_all(engine)
+__all__ = ["effect_once"]
 
 
 @contextmanager

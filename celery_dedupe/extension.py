@@ -25,6 +25,7 @@ from celery_dedupe.guard import Guard
 from celery_dedupe.receivers import Receivers
 from celery_dedupe.settings import Settings, read_settings
 from celery_dedupe.store.connect import open_store
+from celery_dedupe.store.protocol import NotSetUp
 from celery_dedupe.task_policies import TaskPolicies
 
 logger = logging.getLogger("celery_dedupe")
@@ -219,9 +220,11 @@ class Dedupe:
         """A worker does not start with a bad setting: better now, in one line, than task by task later."""
         try:
             self.check()
-        except ConfigurationError as error:
+            self._run_gate.install()
+            if self.settings.mode != "off":
+                selfcheck.refuse_unready(self.guard.store)
+        except (ConfigurationError, NotSetUp) as error:
             raise SystemExit(f"celery-dedupe: {error}") from None
-        self._run_gate.install()
 
     def _on_worker_ready(self, **_: Any) -> None:
         settings = self.settings

@@ -13,11 +13,21 @@ from celery_dedupe.core.suspicions import suspicions
 from celery_dedupe.core.urls import mask
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.settings import Settings
-from celery_dedupe.store.protocol import Store
+from celery_dedupe.store.protocol import NotSetUp, Store
 
 logger = logging.getLogger("celery_dedupe")
 
 REDELIVERS_AFTER = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}  # kombu's defaults
+
+
+def refuse_unready(store: Store) -> None:
+    """Raise ``NotSetUp`` if somebody has to make the store ready first. One that is away may come back."""
+    try:
+        store.facts()
+    except NotSetUp:
+        raise
+    except StoreUnavailable:
+        pass
 
 
 def report(

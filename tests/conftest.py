@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.apps.assembly import AppUnderTest, variables
+from tests.harness.databases import mariadb_database, postgres_database
 from tests.harness.ledger import Ledger
 from tests.harness.proxies import Proxy
 from tests.harness.reaper import Reaper
@@ -87,15 +87,15 @@ def rabbitmq_url() -> str:
 @pytest.fixture
 def postgres_url() -> Iterator[str]:
     """A new database, dropped afterwards, as SQLAlchemy names it; ``"db+" + postgres_url`` is a backend."""
-    import psycopg
+    with postgres_database() as url:
+        yield url
 
-    service = require_service("postgres")
-    database = f"dedupe_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(service, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {database}")
-        scheme, _, place = service.rpartition("/")[0].partition("://")
-        yield f"{scheme}+psycopg://{place}/{database}"
-        connection.execute(f"DROP DATABASE {database} WITH (FORCE)")
+
+@pytest.fixture
+def mariadb_url() -> Iterator[str]:
+    """The same on MariaDB."""
+    with mariadb_database() as url:
+        yield url
 
 
 @pytest.fixture

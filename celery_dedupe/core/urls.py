@@ -11,9 +11,13 @@ from typing import Any
 from celery_dedupe.core.suggestions import choices
 from celery_dedupe.errors import ConfigurationError
 
-SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "redis+cluster", "rediss+cluster", "memory")
+DATABASES = ("postgresql", "mysql", "mariadb", "sqlite")
+SCHEMES = (
+    "redis", "rediss", "redis+socket", "sentinel", "redis+cluster", "rediss+cluster", "memory",
+    *(f"db+{database}" for database in DATABASES),
+)  # fmt: skip
 
-_SQL = ("postgresql", "postgres", "mysql", "mariadb", "sqlite", "oracle", "mssql", "cockroachdb")
+_SQLALCHEMYS = (*DATABASES, "postgres", "oracle", "mssql", "cockroachdb")
 _PART = re.compile(r"[;,](?=[\w+.-]+://)")
 _USERINFO = re.compile(r"(?<=://)([^:@/?]*):(.*)@", re.DOTALL)
 _QUERY = re.compile(r"([?&;][^=&]*(?:pass|pwd|secret|token)[^=&]*=)[^&;]*", re.IGNORECASE)
@@ -45,11 +49,13 @@ def check_url(url: object, *, where: str) -> str:
             "or hand a ready client to Dedupe(app, client=...)"
         )
     scheme, shown = scheme_of(url), mask(url)
-    if scheme.partition("+")[0] in ("db", *_SQL):
+    if scheme.partition("+")[0] in _SQLALCHEMYS:
         raise ConfigurationError(
-            f"{where} {shown!r}: SQL stores are not available in this version; use Redis"
+            f"{where} {shown!r}: write a database with db+ in front, as Celery does: 'db+{shown}'"
         )
-    if "://" not in url or scheme not in SCHEMES:
+    # A database's may name a driver as well.
+    known = "+".join(scheme.split("+")[:2]) if scheme.startswith("db+") else scheme
+    if "://" not in url or known not in SCHEMES:
         raise ConfigurationError(
             f"{where} {shown!r} has no scheme that can hold claims; {choices(scheme, SCHEMES)}"
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from celery_dedupe.core.urls import check_url, scheme_of
+from celery_dedupe.core.urls import check_url, mask, scheme_of
 from celery_dedupe.errors import ConfigurationError
 from celery_dedupe.store.memory import MemoryStore
 from celery_dedupe.store.protocol import Store
@@ -19,11 +19,14 @@ def open_store(url: str | None, options: Mapping[str, Any] = NONE, client: Any =
 
     Args:
         url: ``redis://``, ``rediss://``, ``redis+socket:///path?db=1``, ``sentinel://h1;sentinel://h2/0``,
-            ``redis+cluster://``, ``rediss+cluster://`` or ``memory://``. ``None`` with a client.
-        options: arguments of redis-py's client (timeouts in seconds, TLS, ...), and with Sentinel
+            ``redis+cluster://``, ``rediss+cluster://``, ``memory://``, or with ``db+`` in front
+            ``postgresql://``, ``mysql://``, ``mariadb://``, ``sqlite:///file`` of SQLAlchemy's. ``None`` with
+            a client.
+        options: of Redis, arguments of redis-py's client (timeouts in seconds, TLS, ...), and with Sentinel
             ``master_name``, ``sentinel_kwargs``, ``min_other_sentinels``. They beat what the URL says, which
             beats the defaults: 1 s to connect, 1 s to answer, one more try at once where a connection was
-            lost, none after a timeout.
+            lost, none after a timeout. Of a database, ``timeout`` in seconds, by default 1 (SQLite: 5), and
+            arguments of ``sqlalchemy.create_engine``.
         client: a ready ``redis.Redis`` or ``redis.RedisCluster``, which keeps its own settings and stays open
             when the store is closed; or a store.
 
@@ -37,10 +40,24 @@ def open_store(url: str | None, options: Mapping[str, Any] = NONE, client: Any =
         if options:
             raise ConfigurationError(f"dedupe_store_options {sorted(options)}: memory:// has no options")
         return MemoryStore()
+    if scheme_of(address).startswith("db+"):
+        return _on_database(address, options)
     # Here and not above, since claims in memory need no redis-py.
     from celery_dedupe.store.redis_client import open_redis
 
     return open_redis(address, options)
+
+
+def _on_database(address: str, options: Mapping[str, Any]) -> Store:
+    try:
+        from celery_dedupe.store.sql_client import open_sql
+    except ModuleNotFoundError as error:
+        if error.name != "sqlalchemy":
+            raise
+        raise ConfigurationError(
+            f"dedupe_url {mask(address)!r} needs SQLAlchemy 2: pip install 'celery-dedupe[sql]'"
+        ) from None
+    return open_sql(address, options)
 
 
 def _on_client(client: Any, options: Mapping[str, Any]) -> Store:

@@ -40,6 +40,10 @@ class NotARecord(StoreUnavailable):
         )
 
 
+class NotSetUp(StoreUnavailable):
+    """The store is there, and has not been made ready for claims: somebody must do what the message says."""
+
+
 class Store(Protocol):
     """Where claims live. All stores pass one conformance suite (tests/contract)."""
 

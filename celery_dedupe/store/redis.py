@@ -22,11 +22,11 @@ from celery_dedupe.core.asks import (
 from celery_dedupe.core.record import Record
 from celery_dedupe.core.suspicions import StoreFacts
 from celery_dedupe.store import redis_text
+from celery_dedupe.store.chunks import chunks
 from celery_dedupe.store.protocol import NotARecord
 from celery_dedupe.store.redis_counts import RedisCounts
 from celery_dedupe.store.redis_errors import ANSWERING
 from celery_dedupe.store.redis_facts import read_facts
-from celery_dedupe.store.redis_scripts import chunks
 from celery_dedupe.store.redis_text import encode, encode_all, text
 
 logger = logging.getLogger("celery_dedupe")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from celery_dedupe.core.counts import HOUR, KEPT, Counts, hours
 from celery_dedupe.store import redis_text
-from celery_dedupe.store.redis_scripts import Scripts, chunks
+from celery_dedupe.store.chunks import chunks
+from celery_dedupe.store.redis_scripts import Scripts
 
 
 class RedisCounts(Scripts):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from itertools import islice
 from typing import Any
 
 from redis.exceptions import NoScriptError
@@ -49,10 +48,3 @@ def script(*names: str) -> str:
 @cache
 def _digest(source: str) -> str:
     return sha1(source.encode(), usedforsecurity=False).hexdigest()
-
-
-def chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """The items in lists of that size, the last one shorter."""
-    rest = iter(items)
-    while some := list(islice(rest, size)):
-        yield some

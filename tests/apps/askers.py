@@ -26,9 +26,9 @@ class SqlAlchemyAsker:
 
     def create(self) -> None:
         """Make both tables."""
-        from celery_dedupe.effects import create_tables
+        from celery_dedupe.tables import create_tables, effects
 
-        create_tables(self._engine)
+        create_tables(self._engine, effects)
         with self._engine.begin() as connection:
             connection.execute(text(f"CREATE TABLE {SENT} (object_id VARCHAR(50))"))
 

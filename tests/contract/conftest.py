@@ -11,15 +11,24 @@ import pytest
 import redis
 from redis.cluster import RedisCluster
 
+from celery_dedupe.store.connect import open_store
 from celery_dedupe.store.memory import MemoryStore
 from celery_dedupe.store.protocol import Store
 from celery_dedupe.store.redis import RedisStore
 from celery_dedupe.store.redis_cluster import ClusterStore
+from celery_dedupe.tables import claims, create_tables
 from tests.contract.asks import free
+from tests.harness.databases import mariadb_database, postgres_database
 from tests.harness.reaper import Reaper
 from tests.harness.servers import ValkeyServer, require_service
 from tests.harness.waiting import wait_until
 
+DATABASES = (
+    "sqlite",
+    pytest.param("postgres", marks=pytest.mark.services),
+    pytest.param("mariadb", marks=pytest.mark.services),
+)
+PATIENT = {"timeout": 30}  # seconds; a machine may be busy
 SERVERS = ("fakeredis", "valkey", "valkey-decoded", "valkey-resp3", "redis", "cluster")
 SLOTS = 16384
 
@@ -125,12 +134,49 @@ def client(request: pytest.FixtureRequest, open_client: Callable[[str], Client])
     return open_client(request.param)
 
 
-@pytest.fixture(params=("memory", *SERVERS))
+@pytest.fixture(scope="session")
+def sqlite_store_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"db+sqlite:///{tmp_path_factory.mktemp('claims')}/claims.sqlite"
+
+
+@pytest.fixture(scope="session")
+def postgres_store_url() -> Iterator[str]:
+    """The URL of a store in a database of this run's own."""
+    with postgres_database() as url:
+        create_tables(f"db+{url}", claims)
+        yield f"db+{url}"
+
+
+@pytest.fixture(scope="session")
+def mariadb_store_url() -> Iterator[str]:
+    """The same in MariaDB."""
+    with mariadb_database() as url:
+        create_tables(f"db+{url}", claims)
+        yield f"db+{url}"
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a store in each database, one after the other."""
+    url: str = request.getfixturevalue(f"{request.param}_store_url")
+    return url
+
+
+@pytest.fixture(params=("memory", *SERVERS, *DATABASES))
 def store(
     request: pytest.FixtureRequest, keys: Keys, open_client: Callable[[str], Client]
 ) -> Iterator[Store]:
     """Each store, one after the other; what the test leaves under its keys is evicted."""
-    store: Store = MemoryStore() if request.param == "memory" else store_on(open_client(request.param))
+    kind = request.param
+    store: Store
+    if kind == "memory":
+        store = MemoryStore()
+    elif kind in SERVERS:
+        store = store_on(open_client(kind))
+    else:
+        store = open_store(request.getfixturevalue(f"{kind}_store_url"), PATIENT)
     yield store
     with suppress(redis.ConnectionError):
         free(store, [key for key, _ in store.scan(f"{keys.prefix}:*")])
+    if kind not in SERVERS:
+        store.close()

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing import SimpleQueue as Answers
+from multiprocessing.synchronize import Barrier
 from typing import TypeVar
 
 import pytest
 
 from celery_dedupe.core.asks import Attempt, Begun, Caller, FinishAsk
+from celery_dedupe.core.parts import FOREVER, Queued
+from celery_dedupe.core.record import Record
+from celery_dedupe.store import sql_text
 from celery_dedupe.store.connect import open_store
 from celery_dedupe.store.protocol import Store
 from celery_dedupe.store.redis_cluster import ClusterStore
+from celery_dedupe.store.sql import SqlStore
 from tests.contract.asks import begun, claim, free, queued_ids, running_tokens, slot
-from tests.contract.conftest import Keys
+from tests.contract.conftest import DATABASES, PATIENT, Keys
 from tests.harness.servers import ValkeyServer
 
 T = TypeVar("T")
@@ -106,17 +112,19 @@ def _claim_in_child(
 
 
 class TestFork:
-    @pytest.mark.parametrize("kind", ["store_url", "socket_url", "cluster"])
+    @pytest.mark.parametrize("kind", ["store_url", "socket_url", "cluster", *DATABASES])
     def test_a_store_used_before_a_fork_works_in_every_child(
         self, request: pytest.FixtureRequest, shared_valkey: ValkeyServer, keys: Keys, kind: str
     ) -> None:
         if kind == "cluster":
             node = request.getfixturevalue("cluster")[0]
             url = f"redis+cluster://{node.host}:{node.port}"
+        elif kind in ("sqlite", "postgres", "mariadb"):
+            url = request.getfixturevalue(f"{kind}_store_url")
         else:
             url = shared_valkey.store_url if kind == "store_url" else shared_valkey.socket_url()
         context = multiprocessing.get_context("fork")
-        with closing(open_store(url)) as store:
+        with closing(open_store(url, PATIENT if url.startswith("db+") else {})) as store:
             assert store.claim([claim(keys("parent"))], Caller("parent")) is None
             answers: Answers[list[int]] = context.SimpleQueue()
             children = [
@@ -133,6 +141,62 @@ class TestFork:
             granted += [place for place, reply in enumerate(in_parent) if reply is None]
             assert sorted(granted) == list(range(50)), "each key is granted once, whoever asks"
             assert queued_ids(store.read(keys("parent"))) == ["parent"]
+
+
+ROUNDS = 30
+
+
+def _begin_in_process(url: str, key: str, number: int, barrier: Barrier, answers: Answers[object]) -> None:
+    with closing(open_store(url, PATIENT)) as store:
+        won = []
+        for round_ in range(ROUNDS):
+            barrier.wait(60)
+            attempt = Attempt(f"t{number}", f"tok{number}/{round_}")
+            if isinstance(store.begin([slot(f"{key}:{round_}")], attempt), Begun):
+                won.append(round_)
+        answers.put(won)
+
+
+class TestProcesses:
+    def test_of_many_processes_at_a_barrier_exactly_one_wins(self, database_url: str, keys: Keys) -> None:
+        context = multiprocessing.get_context("spawn")
+        answers: Answers[list[int]] = context.SimpleQueue()
+        barrier = context.Barrier(6)
+        children = [
+            context.Process(
+                target=_begin_in_process, args=(database_url, keys(), number, barrier, answers), daemon=True
+            )
+            for number in range(6)
+        ]
+        for child in children:
+            child.start()
+        won = sorted(round_ for _ in children for round_ in answers.get())
+        for child in children:
+            child.join(60)
+        assert won == list(range(ROUNDS))
+
+    def test_one_that_is_killed_in_the_middle_holds_up_nobody(self, database_url: str, keys: Keys) -> None:
+        context = multiprocessing.get_context("spawn")
+        ready: Answers[bool] = context.SimpleQueue()
+        child = context.Process(target=_lock_and_wait, args=(database_url, keys(), ready), daemon=True)
+        child.start()
+        assert ready.get()
+        child.kill()
+        child.join()
+        with closing(open_store(database_url, PATIENT)) as store:
+            assert store.claim([claim(keys())], Caller("t1")) is None
+            assert queued_ids(store.read(keys())) == ["t1"]
+
+
+def _lock_and_wait(url: str, key: str, ready: Answers[bool]) -> None:
+    store = open_store(url, PATIENT)
+    assert isinstance(store, SqlStore)
+    store.read(key)
+    with store._engine.connect() as link:
+        store._rows.lock(link, [key])
+        store._rows.write(link, {key: (sql_text.write(Record(queued=(Queued("dead", FOREVER),))), FOREVER)})
+        ready.put(True)
+        time.sleep(600)
 
 
 class TestCluster:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from tests.apps.askers import SENT, serve
-from tests.harness.servers import require_service
 from tests.harness.waiting import remains_true, wait_until
 
 pytestmark = pytest.mark.integration
@@ -102,18 +99,6 @@ class Database:
         for asker in self.askers:
             asker.kill()
         self.engine.dispose()
-
-
-@pytest.fixture
-def mariadb_url() -> Iterator[str]:
-    """A new database, dropped afterwards, as SQLAlchemy names it."""
-    service = make_url(require_service("mariadb"))
-    database = f"dedupe_{uuid.uuid4().hex[:12]}"
-    connection = pymysql.connect(host=service.host, port=service.port or 3306, user=service.username or "")
-    with connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database}")
-        yield f"mysql+pymysql://{service.username}@{service.host}:{service.port}/{database}"
-        cursor.execute(f"DROP DATABASE {database}")
 
 
 @pytest.fixture(

@@ -1,10 +1,12 @@
-"""Memory, fakeredis and a real Valkey do what a plain model does, step by step."""
+"""Memory, fakeredis, a real Valkey and databases do what a plain model does, step by step."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import fakeredis
@@ -13,13 +15,17 @@ import redis
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from sqlalchemy import BigInteger, Engine, bindparam, delete, select
 
 from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Caller, ClaimAsk, EvictAsk, FinishAsk, LeaseAsk
 from celery_dedupe.core.record import Record
-from celery_dedupe.store import redis_text
+from celery_dedupe.store import redis_text, sql_text
 from celery_dedupe.store.memory import MemoryStore
 from celery_dedupe.store.redis import RedisStore
 from celery_dedupe.store.redis_scripts import script
+from celery_dedupe.store.sql import SqlStore
+from celery_dedupe.store.sql_client import open_sql
+from celery_dedupe.tables import claims, create_tables
 from tests.harness.servers import ValkeyServer
 from tests.properties.store_model import Model
 
@@ -93,15 +99,21 @@ def in_order(record: Record) -> Record:
     return replace(record, ended=tuple(sorted(record.ended, key=lambda part: (part.task_id, part.nonce))))
 
 
+def turned_sql_store(engine: Engine, tick: Callable[[], int]) -> SqlStore:
+    return SqlStore(engine, timeout=60, clock=bindparam("tick", type_=BigInteger, callable_=tick))
+
+
 class StoreMachine(RuleBasedStateMachine):
-    def __init__(self, clients: list[redis.Redis]) -> None:
+    def __init__(self, clients: list[redis.Redis], engines: list[Engine]) -> None:
         super().__init__()
         self.clients = clients
+        self.engines = engines
         self.prefix = f"dedupe-test:{uuid.uuid4().hex}"
         self.model = Model(YEAR_2100)
         self.stores = [
             MemoryStore(lambda: self.model.tick),
             *(TurnedRedisStore(client, self.key("clock")) for client in clients),
+            *(turned_sql_store(engine, lambda: self.model.tick) for engine in engines),
         ]
         self.fences = dict.fromkeys(LIMITS, 0)  # the last one given
 
@@ -122,6 +134,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert in_order(record) == self.expected(name), f"memory, {name}"
         for client in self.clients:
             self.compare(client)
+        for engine in self.engines:
+            self.compare_rows(engine)
 
     def compare(self, client: redis.Redis) -> None:
         with client.pipeline(transaction=False) as pipeline:
@@ -135,6 +149,17 @@ class StoreMachine(RuleBasedStateMachine):
             assert in_order(live) == self.expected(name), f"{client} {name}"
             # -1 is "no TTL" and -2 "no key".
             assert end == (record.expires_at or -1 if record else -2), "a key ends with its last part"
+
+    def compare_rows(self, engine: Engine) -> None:
+        with engine.connect() as connection:
+            rows = connection.execute(select(claims).where(claims.c.key.startswith(self.prefix))).all()
+        found = {row.key: row for row in rows}
+        for name in LIMITS:
+            row = found.pop(self.key(name), None)
+            record = sql_text.read(row.record) if row else Record()
+            assert in_order(record.live(self.model.now)) == self.expected(name), f"{engine} {name}"
+            assert row is None or (record and row.expires_at == record.expires_at), "no row without a part"
+        assert not found
 
     def expected(self, name: str) -> Record:
         return in_order(self.model.read(self.key(name)))
@@ -258,12 +283,45 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for client in self.clients:
             client.delete(*(self.key(name) for name in ("clock", *LIMITS)))
+        for engine in self.engines:
+            with engine.begin() as connection:
+                connection.execute(delete(claims))
 
 
-@pytest.mark.timeout(600)  # three stores, on a machine that may be busy
-def test_every_store_does_what_the_model_does(shared_valkey: ValkeyServer) -> None:
+def run_machine(clients: list[redis.Redis], engines: list[Engine], examples: int = 50) -> None:
+    run_state_machine_as_test(
+        lambda: StoreMachine(clients, engines),
+        settings=settings(max_examples=examples, stateful_step_count=30, deadline=None),
+    )
+
+
+@pytest.fixture
+def open_engine() -> Iterator[Callable[[str], Engine]]:
+    """``open_engine(url)``: an engine on a database with the table of claims; closed after the test."""
+    opened: list[Engine] = []
+
+    def open_one(url: str) -> Engine:
+        with closing(open_sql(f"db+{url}", {"timeout": 60})) as store:
+            opened.append(store._engine)
+        create_tables(opened[-1], claims)
+        return opened[-1]
+
+    yield open_one
+    for engine in opened:
+        engine.dispose()
+
+
+@pytest.mark.timeout(600)  # four stores, on a machine that may be busy
+def test_every_store_does_what_the_model_does(
+    shared_valkey: ValkeyServer, open_engine: Callable[[str], Engine], tmp_path: Path
+) -> None:
     with redis.Redis.from_url(shared_valkey.store_url) as real, fakeredis.FakeRedis() as fake:
-        run_state_machine_as_test(
-            lambda: StoreMachine([real, fake]),
-            settings=settings(max_examples=50, stateful_step_count=30, deadline=None),
-        )
+        run_machine([real, fake], [open_engine(f"sqlite:///{tmp_path}/claims.sqlite")])
+
+
+@pytest.mark.services
+@pytest.mark.timeout(600)
+def test_so_do_the_databases_of_servers(
+    postgres_url: str, mariadb_url: str, open_engine: Callable[[str], Engine]
+) -> None:
+    run_machine([], [open_engine(postgres_url), open_engine(mariadb_url)], examples=20)

@@ -525,11 +525,12 @@ class TestTable:
         migrated.run(
             """
             from sqlalchemy import create_engine
-            from celery_dedupe.effects import create_tables, effect_once
+            from celery_dedupe.effects import effect_once
+            from celery_dedupe.tables import create_tables, effects
             from celery_dedupe.django.models import Effect
 
             engine = create_engine("sqlite:///shop.sqlite")
-            create_tables(engine)
+            create_tables(engine, effects)
             with engine.begin() as connection, effect_once(connection, "mail", "a") as first:
                 assert first
             engine.dispose()

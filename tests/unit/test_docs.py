@@ -25,6 +25,7 @@ OWN_TESTS = {
     "effects.md": "tests/unit/test_effects.py",
     "getting-started.md": "tests/integration/test_getting_started.py",
     "operating.md": "tests/integration/test_operating.py",
+    "stores.md": "tests/unit/test_stores_page.py",
 }
 SHOWN = [(name, snippet) for name, path in PAGES.items() for snippet in snippets(path)]
 PYTHON = [(name, snippet.text) for name, snippet in SHOWN if snippet.language == "python"]

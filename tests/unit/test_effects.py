@@ -38,10 +38,11 @@ from sqlalchemy.schema import CreateTable
 
 from celery_dedupe import ConfigurationError
 from celery_dedupe.core.effect import KIND_LENGTH, OBJECT_ID_LENGTH, effect_name
-from celery_dedupe.effects import create_tables, effect_once, effects, metadata
+from celery_dedupe.effects import effect_once
+from celery_dedupe.tables import create_tables, effects, metadata
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "effects.md"
-IMPORTS = "import sqlalchemy as sa\nfrom alembic import op\nfrom sqlalchemy.dialects import mysql"
+IMPORTS = "import sqlalchemy as sa\nfrom alembic import op\nfrom sqlalchemy.dialects import mysql, postgresql"
 
 
 class Base(DeclarativeBase):
@@ -59,7 +60,7 @@ class Mail(Base):
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = create_engine(f"sqlite:///{tmp_path}/effects.sqlite")
-    create_tables(engine)
+    create_tables(engine, effects)
     Base.metadata.create_all(engine)
     yield engine
     engine.dispose()
@@ -274,10 +275,13 @@ class TestWhatItTakes:
 
 class TestTable:
     def test_it_is_created_once(self, engine: Engine) -> None:
+        assert inspect(engine).get_table_names() == ["celery_dedupe_effects", "mail"]
+        create_tables(str(engine.url))
         create_tables(engine)
         with engine.begin() as connection:
             create_tables(connection)
         found = inspect(engine)
+        assert found.get_table_names() == ["celery_dedupe_claims", "celery_dedupe_effects", "mail"]
         assert found.get_pk_constraint("celery_dedupe_effects")["constrained_columns"] == [
             "kind",
             "object_id",
@@ -300,7 +304,7 @@ class TestTable:
         Table("mail", own, Column("id", Integer, primary_key=True), Column("to", String(50)))
         with engine.begin() as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True})
-            # As in env.py: target_metadata = [Base.metadata, celery_dedupe.effects.metadata]
+            # As in env.py: target_metadata = [Base.metadata, celery_dedupe.tables.metadata]
             operations = produce_migrations(context, [own, metadata]).upgrade_ops
             assert operations is not None
             code = render_python_code(operations, migration_context=context)

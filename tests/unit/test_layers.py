@@ -72,7 +72,7 @@ ALLOWED = {
     "click": ["cli*"],
     "kombu": ["core.canonical"],
     "django": ["apps", "django.*"],
-    "sqlalchemy": ["effects"],
+    "sqlalchemy": ["effects", "store.sql*", "tables"],
     "pytest": ["testing"],
 }
 
@@ -124,7 +124,7 @@ def test_the_core_takes_only_json_from_kombu(module):
     ("room", "may_import"),
     [
         ("errors", []),
-        ("store", ["core", "errors", "store"]),
+        ("store", ["core", "errors", "store", "tables"]),
         ("signals", ["core"]),
         ("heartbeat", ["core", "errors"]),
         ("settings", ["core", "errors"]),
@@ -136,7 +136,8 @@ def test_the_core_takes_only_json_from_kombu(module):
         ("guard", ["core", "errors", "guard", "heartbeat", "reports", "store"]),
         ("gates", ["core", "errors", "gates", "guard", "heartbeat", "interrupts", "messages"]),
         ("endings", ["core", "gates", "messages"]),
-        ("effects", ["core", "errors"]),
+        ("effects", ["core", "errors", "tables"]),
+        ("tables", ["core"]),
         ("django", ["core", "django", "errors"]),
         ("apps", ["errors", "extension"]),
         ("testing", ["core", "errors", "extension", "gates", "signals", "store"]),

@@ -141,6 +141,10 @@ class TestUrl:
             "redis+cluster://h1:7000",
             "rediss+cluster://h1:7000",
             "memory://",
+            "db+postgresql://u:p@h/d",
+            "db+mysql+pymysql://u:p@h/d?charset=utf8mb4",
+            "db+mariadb://h/d",
+            "db+sqlite:////var/lib/claims.sqlite",
         ],
     )
     def test_accepted(self, url: str) -> None:
@@ -158,16 +162,18 @@ class TestUrl:
             ),
             (
                 "amqp://u:secret@h//",
-                "dedupe_url 'amqp://u:***@h//' has no scheme that can hold claims; known names: memory, ",
+                "dedupe_url 'amqp://u:***@h//' has no scheme that can hold claims; known names: db+mariadb, ",
             ),
             ("localhost:6379", "dedupe_url 'localhost:6379' has no scheme that can hold claims"),
             ("redis", "dedupe_url 'redis' has no scheme"),
             (
-                "db+postgresql://u:secret@h/d",
-                "dedupe_url 'db+postgresql://u:***@h/d': SQL stores are not available in this version",
+                "postgresql+psycopg://u:secret@h/d",
+                "dedupe_url 'postgresql+psycopg://u:***@h/d': write a database with db+ in front, as Celery "
+                "does: 'db+postgresql+psycopg://u:***@h/d'",
             ),
-            ("postgresql+psycopg://h/d", "SQL stores are not available in this version"),
-            ("sqlite:///file", "SQL stores are not available in this version"),
+            ("sqlite:///file", "'db+sqlite:///file'"),
+            ("db+postgres://u:secret@h/d", "did you mean 'db+postgresql'?"),
+            ("db+oracle://h/d", "'db+oracle://h/d' has no scheme that can hold claims; "),
             (
                 "redis://:secret@a;redis://b",
                 "dedupe_url 'redis://:***@a;redis://b' lists several servers, but claims live on one",
