@@ -184,7 +184,8 @@ class Dedupe:
             store = open_store("memory://")  # There may be no other, and it is asked for nothing.
         else:
             store = open_store(settings.url, settings.store_options, settings.store)
-        return Guard(store, app=self.app, state_of=self._state_of)
+        counted_as = f"{settings.prefix}:stats" if settings.stats else ""
+        return Guard(store, counted_as=counted_as, app=self.app, state_of=self._state_of)
 
     def _state_of(self, task_id: str, since: int) -> str | None:
         try:
@@ -210,6 +211,7 @@ class Dedupe:
             (celery_signals.task_rejected, endings.task_rejected),
             (celery_signals.worker_init, self._on_worker_init),
             (celery_signals.worker_ready, self._on_worker_ready),
+            (celery_signals.worker_process_shutdown, self._on_worker_process_shutdown),
             (celery_signals.worker_shutdown, self._on_worker_shutdown),
         ]
 
@@ -235,6 +237,11 @@ class Dedupe:
         """What ``init_app`` attached and somebody has taken away since."""
         gone = [f"the receiver of {name}" for name in self._receivers.gone()] if self._receivers else []
         return gone if self.app.send_task == self._publish_gate.send_task else [*gone, "app.send_task"]
+
+    def _on_worker_process_shutdown(self, **_: Any) -> None:
+        """A child of the pool leaves by ``os._exit``, so nothing of its own would run after this."""
+        if self._guard is not None:
+            self._guard.counters.flush()
 
     def _on_worker_shutdown(self, **_: Any) -> None:
         """Runs have ended by now, or have been killed: what this process still holds is freed."""

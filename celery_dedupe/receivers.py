@@ -39,8 +39,9 @@ class Receivers:
         def receive(sender: Any = None, **named: Any) -> None:
             # Signals are global. Senders are tasks, consumers and workers, each of which has its app;
             # before_task_publish sends a task's name, and its gate knows its own publishes. A heart has none.
+            # The end of a pool's child is for all apps: its sender is a host's name, or None in older Celery.
             sender_app = getattr(getattr(sender, "eventer", sender), "app", None)
-            if isinstance(sender, str) or sender_app is self._app:
+            if sender is None or isinstance(sender, str) or sender_app is self._app:
                 handler(sender=sender, **named)
 
         uid = f"celery_dedupe:{id(self._app)}:{handler.__name__}"

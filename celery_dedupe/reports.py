@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from celery_dedupe import signals
 from celery_dedupe.core.call import Call
+from celery_dedupe.core.counts import Counted
 from celery_dedupe.core.verdicts import Duplicate, Ending, Poison, Quiet, Refusal, Skip, Wait
 from celery_dedupe.heartbeat import Lease
 
@@ -15,10 +16,16 @@ logger = logging.getLogger("celery_dedupe")
 
 
 class Reports:
-    """Tells of claims, runs and ends. ``app`` is the sender of events."""
+    """Tells of claims, runs and ends.
 
-    def __init__(self, app: Any) -> None:
+    Arguments:
+        app: the sender of events.
+        count: is told what is to be counted, and of which task.
+    """
+
+    def __init__(self, app: Any, count: Callable[[str, Counted], None]) -> None:
         self._app = app
+        self.count = count
 
     def dropped(self, call: Call, lock: str, found: Duplicate, *, published: bool) -> None:
         """A publish is a duplicate of ``found``; ``published``: it goes out all the same."""
@@ -66,6 +73,7 @@ class Reports:
             "%s[%s] lost its lease on %s while it runs: another run may overlap it",
             lease.task, lease.task_id, lease.key,
         )  # fmt: skip
+        self.count(lease.task, "lease_lost")
         event = signals.LostLease(lease.task, lease.task_id, lease.key, lease.fence)
         signals.emit(signals.lease_lost, self._app, event)
 
@@ -78,6 +86,7 @@ class Reports:
 
     def unprotected(self, task: str, task_id: str, stage: Literal["publish", "start"], reason: str) -> None:
         """A task goes on without its locks."""
+        self.count(task, "unprotected")
         signals.emit(signals.ran_unprotected, self._app, signals.RanUnprotected(task, task_id, stage, reason))
 
 

@@ -19,7 +19,7 @@ __all__ = ["Mode", "Settings", "mask", "read_settings"]
 
 Mode = Literal["enforce", "observe", "off"]
 
-_NAMES = ("url", "rules", "policies", "defaults", "mode", "prefix", "store_options", "eager")
+_NAMES = ("url", "rules", "policies", "defaults", "mode", "prefix", "store_options", "eager", "stats")
 _PREFIX = re.compile(r"[\w.:-]+", re.ASCII)
 
 
@@ -35,6 +35,7 @@ class Settings:
         prefix: what every key in the store begins with.
         store_options: arguments for the client. They may hold passwords.
         eager: eager calls take locks too.
+        stats: verdicts are counted in the store.
         defaults: policy fields for what rules, tasks and calls leave open.
         policies: the user's own policies, by name.
     """
@@ -46,6 +47,7 @@ class Settings:
     prefix: str
     store_options: Mapping[str, Any]
     eager: bool
+    stats: bool
     defaults: Mapping[str, Any]
     policies: Mapping[str, Any]
 
@@ -90,6 +92,7 @@ def read_settings(conf: Any, **overrides: Any) -> Settings:
         prefix=found.read("prefix", "dedupe", _prefix),
         store_options=options,
         eager=found.read("eager", False, _flag),
+        stats=found.read("stats", True, _flag),
         defaults=defaults,
         policies=policies,
     )

@@ -6,24 +6,43 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from celery_dedupe.core.verdicts import Poison, Raise, Refusal, Skip, Wait
+
 Counted = Literal[
     "published",  # calls that went out; a retry, and a message that comes back from a wait, is none
     "dropped",  # calls that did not
     "started",  # runs that were let through, each retry's and redelivery's too
-    "skipped",  # starts refused for good: ended REVOKED, or FAILURE with DuplicateTask
+    "skipped",  # starts refused for good as duplicates: ended REVOKED, or FAILURE with DuplicateTask
     "waited",  # starts refused for now: the message comes back
+    "poisoned",  # starts refused for good by max_deliveries
     "lease_lost",  # leases that ended under their run
     "unprotected",  # publishes and starts that went on without their locks
-    "would_drop",  # published, observed only
-    "would_skip",  # started, observed only
-    "would_wait",  # started, observed only
+    "would_drop",  # of those published: what a lock that only observes would have dropped
+    "would_skip",  # of those started, likewise, if it was not counted as dropped already
+    "would_wait",  # likewise
 ]
 COUNTED: tuple[Counted, ...] = get_args(Counted)
+
+_WOULD: Mapping[Counted | None, Counted] = {"skipped": "would_skip", "waited": "would_wait"}
 
 Counts = Mapping[tuple[str, str], int]  # (task, what was counted) -> how often
 
 HOUR = 3_600_000  # ms
 KEPT = 8 * 24 * HOUR  # ms; so "the last seven days" are all there
+
+
+def counted(verdict: Refusal) -> Counted | None:
+    """What a refused start is counted as; ``None`` for a copy of a message, and for want of the store."""
+    if isinstance(verdict, Wait):
+        return "waited"
+    if isinstance(verdict, Poison):
+        return "poisoned"
+    return "skipped" if isinstance(verdict, (Skip, Raise)) and verdict.duplicate else None
+
+
+def would_be(verdict: Refusal | None) -> Counted | None:
+    """What a start is counted as beside ``"started"``, by what a lock that only observes made of it."""
+    return _WOULD.get(counted(verdict)) if verdict else None
 
 
 def hours(since: int, now: int) -> range:

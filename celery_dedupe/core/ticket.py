@@ -26,6 +26,7 @@ class Ticket:
         waits: how often the message has come back from a conflict at its start.
         waited: seconds it has waited for that in all, by its own delays: no clocks are compared.
         serializer: of the message, to send it again with the same one; empty for JSON.
+        observed: it went out though it is a duplicate, since the lock only observes.
     """
 
     keys: tuple[str, ...] = ()
@@ -37,6 +38,7 @@ class Ticket:
     waits: int = 0
     waited: float = 0.0
     serializer: str = ""
+    observed: bool = False
 
     def to_header(self) -> dict[str, Any]:
         """The header's value: plain JSON, without what has its default."""
@@ -53,6 +55,8 @@ class Ticket:
             header["w"] = [self.waits, self.waited]
         if self.serializer:
             header["z"] = self.serializer
+        if self.observed:
+            header["d"] = 1
         return header
 
 
@@ -74,6 +78,7 @@ def from_headers(headers: Mapping[str, Any] | None) -> Ticket | None:
         waits=wait[0],
         waited=wait[1],
         serializer=header.get("z", ""),
+        observed=bool(header.get("d")),
     )
     return ticket if _sound(ticket) else None
 

@@ -16,6 +16,7 @@ from typing import Any
 from celery.app.task import Context
 
 from celery_dedupe import messages
+from celery_dedupe.core.counts import Counted
 from celery_dedupe.core.policy import Policy, portable
 from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
 from celery_dedupe.gates.desk import VERDICT, Desk, claimed_by, current_run, end_as_duplicate, refusal
@@ -34,6 +35,7 @@ class _Publishing:
     ``promised``: somebody holds this id already, since a canvas froze it or a task replaces itself.
     ``attended``: the program that calls gets the answer. A group's members, later links and callbacks are
     published by Celery itself, where an error would end a task that has run well, or cut a group in half.
+    ``counted``: what is to be counted once it has gone out.
     """
 
     gate: PublishGate
@@ -45,6 +47,7 @@ class _Publishing:
     retry_of: Run | None = None
     task_id: str = ""
     claimed: tuple[str, ...] = ()
+    counted: tuple[Counted, ...] = ()
 
 
 class _Dropped(BaseException):
@@ -88,7 +91,7 @@ class PublishGate:
         # Set even to None: this may be a publish from within a receiver of another publish.
         token = _publishing.set(publishing)
         try:
-            return self._send_task(name, *args, **options)
+            sent = self._send_task(name, *args, **options)
         except _Dropped as error:
             if error.publishing is not publishing:
                 raise
@@ -97,6 +100,10 @@ class PublishGate:
             if publishing is not None and publishing.claimed:
                 self._desk.guard.withdraw(publishing.claimed, publishing.task_id)
             raise
+        else:
+            for word in publishing.counted if publishing is not None else ():
+                self._desk.guard.reports.count(name, word)
+            return sent
         finally:
             _publishing.reset(token)
         # Out here, so that what the caller is told has nothing of ours behind it.
@@ -115,6 +122,7 @@ class PublishGate:
         except Exception as error:  # noqa: BLE001 - whatever it is is the caller's; a signal would log it and publish
             raise _Dropped(publishing, error) from None
         if outcome is not None:
+            self._desk.guard.reports.count(sender, "dropped")
             raise _Dropped(publishing, outcome, messages.context(body, headers))
 
     def _send_task(self, *args: Any, **options: Any) -> Any:
@@ -159,6 +167,7 @@ class PublishGate:
             headers[HEADER] = ticket.to_header()
             return None
         publishing.promised = publishing.promised or call.workflow
+        publishing.counted = ("published",) if policies else ()
         try:
             keys = desk.keys(call, policies)
         except Exception as error:
@@ -181,8 +190,11 @@ class PublishGate:
         )
         ticket = replace(ticket, successor_of=claimed_by(ticket, inside))
         outcome = claims.claim(desk.guard, call, policies, ticket, attended=publishing.attended)
-        if isinstance(outcome, Drop) and not outcome.observed:
-            return outcome
+        if isinstance(outcome, Drop):
+            if not outcome.observed:
+                return outcome
+            ticket = replace(ticket, observed=True)
+            publishing.counted = ("published", "would_drop")
         publishing.claimed = ticket.keys if outcome else ()
         headers[HEADER] = ticket.to_header()
         return None

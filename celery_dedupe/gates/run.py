@@ -7,7 +7,7 @@ The tracer looks it up on the task's class when it is built, after ``worker_init
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from celery.app.task import Context, Task
 from celery.exceptions import Ignore
 
 from celery_dedupe import interrupts, messages
+from celery_dedupe.core import counts
+from celery_dedupe.core.counts import Counted
 from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
 from celery_dedupe.core.verdicts import Ending, Poison, Quiet, Raise, Refusal, Skip, Wait
 from celery_dedupe.errors import StoreUnavailable
@@ -80,10 +82,13 @@ class RunGate:
             logger.exception("%s[%s] runs without its locks", task.name, task_id)
             reason = f"{type(error).__name__}: {error}"
             self._desk.guard.reports.unprotected(task.name, task_id, "start", reason)
+            self._desk.guard.reports.count(task.name, "started")
             if found:
                 self._desk.guard.withdraw(found.keys, task_id)  # This run has nothing that would end it.
             return
         if verdict is not None:
+            for word in _counted(verdict):
+                self._desk.guard.reports.count(task.name, word)
             # Celery 5.7 copies a request where a task calls itself; of one without headers it would take what
             # it does not know, our verdict, for headers of the message to send.
             request.headers = request.headers or {}
@@ -161,6 +166,17 @@ class RunGate:
             # It ends FAILURE with this error: its message may be acknowledged already.
             self._desk.guard.withdraw(ticket.keys, task_id)
             raise
+
+
+def _counted(verdict: Run | Refusal) -> Iterator[Counted]:
+    if not isinstance(verdict, Run):
+        word = counts.counted(verdict)
+    else:
+        yield "started"
+        # What would have been dropped would not have come here.
+        word = None if verdict.ticket.observed else counts.would_be(verdict.would_be)
+    if word:
+        yield word
 
 
 def _ending(run: Run, state: str | None, retval: Any) -> Ending:

@@ -14,6 +14,7 @@ from celery_dedupe.core import verdicts
 from celery_dedupe.core.asks import Attempt, BeginAsk, Caller, ClaimAsk, LeaseAsk, Refused
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.policy import Policy
+from celery_dedupe.counters import Counters
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.heartbeat import Heartbeat
 from celery_dedupe.reports import Reports
@@ -33,15 +34,19 @@ class Guard:
 
     Arguments:
         store: where claims live.
+        counted_as: the name in the store under which verdicts are counted; ``""`` not to count them.
         app: the sender of events.
         state_of: gives the final state of a task whose result was stored at or after a date (the worker's
             own clock, ms), or ``None``. Asked only where a running incumbent is in the way.
     """
 
-    def __init__(self, store: Store, *, app: Any, state_of: Callable[[str, int], str | None]) -> None:
+    def __init__(
+        self, store: Store, *, counted_as: str, app: Any, state_of: Callable[[str, int], str | None]
+    ) -> None:
         self.store = store
         self.breaker = Breaker()
-        self.reports = Reports(app)
+        self.counters = Counters(store, counted_as)
+        self.reports = Reports(app, self.counters.add)
         self.heartbeat = Heartbeat(self._renew, self.reports.lost)
         self.state_of = state_of
 
@@ -90,10 +95,12 @@ class Guard:
             self.heartbeat.drop((lease,))
             self.withdraw((lease.key,), lease.task_id, running=True)
         self.heartbeat.stop()
+        self.counters.flush()
 
     def close(self) -> None:
         """Stop renewing and let go of the store."""
         self.heartbeat.stop()
+        self.counters.close()
         self.store.close()
 
     def _settle(self, reply: Refused, policy: Policy, key: str) -> tuple[str, ...] | None:

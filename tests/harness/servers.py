@@ -83,6 +83,10 @@ class ValkeyServer:
             self._clients[db] = redis.Redis.from_url(self.url(db), decode_responses=True)
         return self._clients[db]
 
+    def claims(self) -> set[str]:
+        """The keys of the locks in the store, not of what is counted there."""
+        return set(self.client().scan_iter(_type="string"))
+
     def start(self) -> None:
         """Returns when it answers, what it had saved loaded. A second start keeps the port of the first."""
         for _ in range(20):

@@ -35,7 +35,7 @@ def app(make_app):
 
 def ttl(server):
     """Seconds left of the only claim there is."""
-    (key,) = server.client().keys("dedupe:*")
+    (key,) = server.claims()
     return server.client().pttl(key) / 1000
 
 
@@ -65,7 +65,7 @@ def test_a_worker_holds_its_leases_and_ends_them(app, valkey, workers, ledger, o
     ledger.wait_for(1, ended=False)
     first = ttl(valkey)
     assert 0 < first <= LEASE
-    (key,) = valkey.client().keys("dedupe:*")
+    (key,) = valkey.claims()
     until = valkey.client().pexpiretime(key)
     wait_until(
         lambda: valkey.client().pexpiretime(key) > until + LEASE * 1000, message="it outlives its length"
@@ -73,7 +73,7 @@ def test_a_worker_holds_its_leases_and_ends_them(app, valkey, workers, ledger, o
     assert duplicate_of(app.tasks.held.delay("a")).task_id == result.id
     ledger.open_gate("gate")
     assert result.get(timeout=15) == "a"
-    wait_until(lambda: not valkey.client().keys("dedupe:*"))
+    wait_until(lambda: not valkey.claims())
 
 
 def test_seen_then_called_again(app, workers, ledger, off):

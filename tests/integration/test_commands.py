@@ -6,7 +6,7 @@ from hashlib import sha1
 
 import pytest
 
-from celery_dedupe import duplicate_of
+from celery_dedupe import buffer, duplicate_of
 from celery_dedupe.core.rules import RuleSet
 from celery_dedupe.store.redis_scripts import script
 from tests.harness.commands import count_commands
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 VERBS = {
     sha1(script("clock", "record", verb).encode(), usedforsecurity=False).hexdigest(): verb
-    for verb in ("claim", "withdraw", "begin", "renew", "finish")
+    for verb in ("claim", "withdraw", "begin", "renew", "finish", "now", "count")
 }
 ONE = {"lock": "until_finished", "key": ["key"]}
 THREE = [
@@ -37,9 +37,18 @@ def app(request, make_app):
     return app
 
 
+def verb(command):
+    """What the store was asked by it; its name, if it calls no script of ours."""
+    words = command.args[:1] if command.name.startswith("EVAL") else ()
+    source = "".join(words).encode("latin-1")
+    digest = sha1(source, usedforsecurity=False).hexdigest() if command.name == "EVAL" else "".join(words)
+    return VERBS.get(digest, command.name)
+
+
 def verbs(seen):
-    """What the store was asked, in order; a command that calls no script of ours shows by its name."""
-    return [VERBS.get("".join(command.args[:1]), command.name) for command in seen.of(db=STORE)]
+    """What the store was asked for tasks, in order: what is counted goes out when it likes."""
+    asked = map(verb, seen.of(db=STORE))
+    return [one for one in asked if one not in ("now", "count", "SCAN")]
 
 
 def test_a_publish_costs_one(app, valkey):
@@ -77,22 +86,22 @@ def test_a_duplicate_of_what_runs_costs_one_and_a_look_at_its_result(app, valkey
 
 def test_a_start_and_an_end_cost_one_each(app, valkey, workers):
     workers(app, concurrency=1)
-    claims = valkey.client().dbsize()
+    claims = valkey.claims()
     app.tasks.quick.delay("so that the server knows the scripts").get(timeout=15)
-    wait_until(lambda: valkey.client().dbsize() == claims)
+    wait_until(lambda: valkey.claims() == claims)
 
     with count_commands(valkey) as seen:
         app.tasks.quick.delay("a").get(timeout=15)
-        wait_until(lambda: valkey.client().dbsize() == claims)
+        wait_until(lambda: valkey.claims() == claims)
 
-    assert [verb for verb in verbs(seen) if verb != "DBSIZE"] == ["claim", "begin", "finish"]
+    assert verbs(seen) == ["claim", "begin", "finish"]
 
 
 def test_a_refused_start_costs_one(make_app, valkey, workers, ledger):
     app = make_app({"jobs.*": {"lock": "while_running", "key": ["key"]}})
     worker = workers(app, concurrency=2)
     app.tasks.quick.delay("so that the server knows the scripts").get(timeout=15)
-    wait_until(lambda: valkey.client().dbsize() == 0)
+    wait_until(lambda: not valkey.claims())
     app.tasks.held.delay("a")
     ledger.wait_for(1, "a", ended=False)
 
@@ -115,18 +124,43 @@ def test_many_leases_are_renewed_in_one_call(make_app, valkey, workers, ledger):
     for key in "abcdefgh":
         app.tasks.held.delay(key)
     ledger.wait_for(8, ended=False)
-    keys = set(valkey.client().keys("dedupe:*"))
+    keys = valkey.claims()
     before = {key: valkey.client().pexpiretime(key) for key in keys}
 
     with count_commands(valkey) as seen:
         wait_until(lambda: all(valkey.client().pexpiretime(key) > before[key] + 1500 for key in keys))
 
-    renewals = seen.of(db=STORE, name="EVALSHA")
+    renewals = [command for command in seen.of(db=STORE) if verb(command) == "renew"]
     assert len(keys) == 16
     assert len(renewals) >= 2
     assert all(set(command.keys) == keys for command in renewals), "each call renews them all"
     ledger.open_gate("gate")
     ledger.wait_for(8)
+
+
+@pytest.fixture
+def told_to(monkeypatch):
+    """This process hands on what it has counted when it is told to."""
+    monkeypatch.setattr(buffer, "EVERY", 3600.0)
+
+
+def test_what_is_counted_of_100_calls_goes_out_in_one_write(told_to, app, valkey):
+    app.dedupe.guard.counters.flush()  # So that the server knows these scripts, too.
+    with count_commands(valkey) as seen:
+        for key in range(100):
+            app.tasks.quick.delay(f"{key}")
+        app.tasks.quick.delay("0")
+        app.dedupe.guard.counters.flush()
+
+    asked = [verb(command) for command in seen.of(db=STORE)]
+    assert asked == ["claim"] * 101 + ["now", "count"]
+    # slow is what the fixture has called.
+    assert app.dedupe.guard.store.counts("dedupe:stats") == {
+        ("jobs.slow", "published"): 1,
+        ("jobs.slow", "dropped"): 1,
+        ("jobs.quick", "published"): 100,
+        ("jobs.quick", "dropped"): 1,
+    }
 
 
 def note_look_ups(under_test):

@@ -104,7 +104,7 @@ def test_connections_do_not_grow_over_5000_publishes(make_app, valkey):
         thread.join()
 
     assert valkey.client(BROKER).llen(app.queue) == rounds * 125
-    assert connections(valkey)[STORE] <= crew + 1, "one a thread, and the test's own"
+    assert connections(valkey)[STORE] <= crew + 2, "one a thread, that of the counts, and the test's own"
     # Celery's own pools grow with the threads that happen to publish at once, never with the calls.
     assert connections(valkey).total() <= 6 * crew
 

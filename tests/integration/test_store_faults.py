@@ -268,12 +268,12 @@ def test_at_an_end(outage, make_app, workers, ledger):
 
 
 def no_claims(server):
-    return not server.client().keys("dedupe:*")
+    return not server.claims()
 
 
 def ttl_of(server):
     """Milliseconds left of the only claim there is."""
-    (key,) = server.client().keys("dedupe:*")
+    (key,) = server.claims()
     return server.client().pttl(key)
 
 

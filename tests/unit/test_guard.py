@@ -34,7 +34,7 @@ class Bench:
         self.states: dict[str, str] = {}
         self.asked: list[str] = []
         self.app = app or object()
-        self.guard = Guard(self.store, app=self.app, state_of=self._state_of)
+        self.guard = Guard(self.store, counted_as="stats", app=self.app, state_of=self._state_of)
         # Its pause ends with the store's clock.
         self.guard.breaker = Breaker(lambda: self.clock() / 1e6)
         self.policies = tuple(replace(policy, observe=observe or policy.observe) for policy in policies)

@@ -65,9 +65,9 @@ def test_an_import_opens_nothing_and_needs_no_redis():
         "@app.task(name='t', dedupe='until_finished')\n"
         "def t(): ...\n"
         "Dedupe(app, url='memory://').init_app()\n"
+        "import threading; assert threading.active_count() == 1\n"
         "first, second = t.delay(), t.delay()\n"
         "assert first.id == second.id\n"
-        "import threading; assert threading.active_count() == 1\n"
     )
     root = Path(celery_dedupe.__file__).parents[1]
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=root, timeout=60)

@@ -27,6 +27,7 @@ TICKETS = st.builds(
     waits=st.integers(0, 1000),
     waited=st.floats(0, 1e9),
     serializer=st.text(max_size=8),
+    observed=st.booleans(),
 )
 
 
@@ -43,7 +44,9 @@ def test_a_ticket_comes_back_from_json_as_it_went(ticket):
 
 def test_what_has_its_default_is_left_out():
     assert Ticket(("k",), "n").to_header() == {"v": VERSION, "k": ["k"], "n": "n"}
-    assert set(Ticket(("k",), "n", False, "id", 1, True, 2, 3.0, "yaml").to_header()) == set("vknosgfwz")
+    assert set(Ticket(("k",), "n", False, "id", 1, True, 2, 3.0, "yaml", True).to_header()) == set(
+        "vknosgfwzd"
+    )
 
 
 def test_a_call_that_wants_no_lock_says_so_to_the_worker():

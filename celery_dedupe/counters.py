@@ -1,0 +1,37 @@
+"""Counts what befalls each task, in this process first: no task waits for its count to be written."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from celery_dedupe.buffer import Buffer
+from celery_dedupe.core.counts import Counted
+from celery_dedupe.store.protocol import Store
+
+
+class Counters:
+    """What this process has counted and the store has not been told yet, bounded by tasks times verdicts.
+
+    Arguments:
+        name: under which the store counts; ``""`` to count nothing.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._buffer: Buffer[Counter[tuple[str, str]]] | None = None
+        if name:
+            self._buffer = Buffer(Counter, lambda counts: store.count(name, counts), Counter.update)
+
+    def add(self, task: str, what: Counted) -> None:
+        """Count one. Never raises, and asks nobody."""
+        if self._buffer is not None:
+            self._buffer.add(lambda counts: counts.update({(task, what): 1}))
+
+    def flush(self) -> None:
+        """Tell the store now: this process may not come to the end of its interpreter."""
+        if self._buffer is not None:
+            self._buffer.flush()
+
+    def close(self) -> None:
+        """Tell the store for the last time."""
+        if self._buffer is not None:
+            self._buffer.close()
