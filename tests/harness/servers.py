@@ -59,8 +59,13 @@ class ValkeyServer:
         self._process: Process | None = None
         self._clients: dict[int, redis.Redis] = {}
 
+    @property
+    def address(self) -> str:
+        """Its URL without a database."""
+        return f"redis://{self.host}:{self.port}"
+
     def url(self, db: int = STORE) -> str:
-        return f"redis://{self.host}:{self.port}/{db}"
+        return f"{self.address}/{db}"
 
     def socket_url(self, db: int = STORE) -> str:
         return f"redis+socket://{self.folder}/valkey.sock?virtual_host={db}"

@@ -1,0 +1,1 @@
+"""What `make bench` measures: each row of docs/benchmarks.md is a function in ``rows/``."""
