@@ -8,10 +8,12 @@ import math
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from numbers import Real
 from typing import Any, cast
 
 from celery import Celery
 from celery.app.task import Context, Task
+from celery.utils.functional import maybe_list
 from celery.utils.time import maybe_iso8601
 
 from celery_dedupe.core.call import Call
@@ -19,35 +21,43 @@ from celery_dedupe.core.call import Call
 logger = logging.getLogger("celery_dedupe")
 
 DEAD_LETTERED = ("x-death", "x-first-death-", "x-last-death-")  # how the headers begin that RabbitMQ adds
-CONTINUATIONS = ("chain", "chord", "callbacks", "errbacks")
+CONTINUATIONS = ("chain", "chord", "link", "link_error", "group_id")
+# From Celery 5.7 on a call by name takes what the task itself says, where the program knows it.
+BY_NAME_AS_THE_TASK_SAYS = inspect.signature(Celery.send_task).parameters["expires"].default is not None
 
 
-def published(task: str, body: Any, headers: Mapping[str, Any], signature: inspect.Signature | None) -> Call:
-    """The call in a message about to be published, of protocol 2 (``as_task_v2``) or 1 (``as_task_v1``)."""
-    if isinstance(body, Mapping):  # Protocol 1 keeps everything in the body.
-        args, kwargs, fields = body["args"], body["kwargs"], body
-    else:
-        args, kwargs, embed = body
-        fields = {**headers, **embed}
+def published(
+    app: Any, task: str, args: Any, kwargs: Any, options: Mapping[str, Any], signature: inspect.Signature | None
+) -> Call:
+    """The call that ``send_task`` is about to publish, with these arguments and options and a ``task_id``."""
+    countdown, expires = options.get("countdown"), _expires(app, task, options)
     return Call(
         task=task,
-        task_id=fields["id"],
-        args=args,
-        kwargs=kwargs,
+        task_id=options["task_id"],
+        args=args or (),
+        kwargs=kwargs or {},
         signature=signature,
-        eta_in=_seconds_until(fields.get("eta")) or 0.0,
-        expires_in=_seconds_until(fields.get("expires")),
-        retries=fields.get("retries") or 0,
-        workflow=any(fields.get(name) for name in CONTINUATIONS) or bool(fields.get("group")),
+        eta_in=(float(countdown) if countdown else _seconds_until(options.get("eta"))) or 0.0,
+        expires_in=float(expires) if isinstance(expires, Real) else _seconds_until(expires),
+        retries=options.get("retries") or 0,
+        workflow=any(options.get(name) for name in CONTINUATIONS),
     )
 
 
-def context(body: Any, headers: Mapping[str, Any]) -> Context:
-    """What a worker would make of the message: for the backend, to end it without a worker."""
-    if isinstance(body, Mapping):
-        return Context(dict(body))
-    args, kwargs, embed = body
-    return Context({**headers, **embed}, args=args, kwargs=kwargs)
+def context(call: Call, options: Mapping[str, Any]) -> Context:
+    """What a worker would make of the message of a call: for the backend, to end it without a worker."""
+    kept = ("chain", "chord", "group_index", "root_id", "parent_id", "reply_to", "shadow", "ignore_result")
+    return Context(
+        {name: options.get(name) for name in kept},
+        task=call.task,
+        id=call.task_id,
+        args=call.args,
+        kwargs=call.kwargs,
+        callbacks=maybe_list(options.get("link")),
+        errbacks=maybe_list(options.get("link_error")),
+        group=options.get("group_id"),
+        retries=call.retries,
+    )
 
 
 def requested(task: str, request: Any, signature: inspect.Signature | None) -> Call:
@@ -184,6 +194,12 @@ def _is_random(task_id: str) -> bool:
         return uuid.UUID(task_id).version == 4
     except ValueError:
         return False
+
+
+def _expires(app: Any, task: str, options: Mapping[str, Any]) -> Any:
+    if "expires" not in options and options.get("task_type") is None and BY_NAME_AS_THE_TASK_SAYS:
+        return getattr(app._tasks.get(task), "expires", None)
+    return options.get("expires")
 
 
 def _seconds_until(when: Any) -> float | None:

@@ -12,7 +12,6 @@ from celery.exceptions import TaskRevokedError
 from celery.states import REVOKED
 
 from celery_dedupe.core.policy import Policy
-from celery_dedupe.core.ticket import Ticket
 from celery_dedupe.core.verdicts import Duplicate
 from celery_dedupe.errors import DuplicateTask
 from celery_dedupe.guard import Guard
@@ -70,8 +69,8 @@ def end_as_duplicate(backend: Backend, request: Any, found: Duplicate) -> None:
     backend.mark_as_failure(request.id, reason, request=request, store_result=stored, state=REVOKED)
 
 
-def claimed_by(ticket: Ticket, run: Run | None) -> str:
+def claimed_by(keys: Sequence[str], run: Run | None) -> str:
     """Id of the run from within which a call is made, if it holds one of the call's keys; else ``""``."""
-    if run is None or set(ticket.keys).isdisjoint(run.ticket.keys):
+    if run is None or set(keys).isdisjoint(run.ticket.keys):
         return ""
     return run.call.task_id
