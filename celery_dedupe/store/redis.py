@@ -47,15 +47,8 @@ class RedisStore(RedisCounts):
         self._owned = owned
 
     def claim(self, asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
-        argv: list[Any] = [
-            encode(caller.task_id),
-            encode(caller.inside),
-            caller.over,
-            encode_all(caller.ended),
-        ]
-        for ask in asks:
-            argv += ask.ttl, "".join(sorted(state[0] for state in ask.blocked_by))
-        reply = self._run("claim", [ask.key for ask in asks], argv)
+        words = redis_text.claim_words(asks, caller)
+        reply = self._run("claim", [ask.key for ask in asks], [words])
         return redis_text.refused(reply) if reply else None
 
     def withdraw(self, keys: Collection[str], task_id: str, *, running: bool = False) -> None:

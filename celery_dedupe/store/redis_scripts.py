@@ -35,7 +35,12 @@ class Scripts:
             return send("EVAL", source, *words, NEVER_DECODE=[])
 
     def _source(self, verb: str) -> str:
-        return script("clock", "record", verb)
+        return script("clock", *files_of(verb))
+
+
+def files_of(verb: str) -> tuple[str, ...]:
+    """The Lua files of a verb, which go after the one that reads the clock."""
+    return ("free", "record", verb) if verb == "claim" else ("record", verb)
 
 
 @cache

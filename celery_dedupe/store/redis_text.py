@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 from urllib.parse import quote, unquote
 
-from celery_dedupe.core.asks import BeginReply, Begun, Exceeded, Over, Redelivered, Refused
+from celery_dedupe.core.asks import BeginReply, Begun, Caller, ClaimAsk, Exceeded, Over, Redelivered, Refused
 from celery_dedupe.core.counts import Counts, total
 from celery_dedupe.core.parts import Delivered, Done, Ended, Holder, Queued, Running, Trace
 from celery_dedupe.core.record import Record
@@ -15,8 +17,13 @@ STATES = {"q": "queued", "r": "running", "d": "done", "t": "lapsed"}
 EMPTY = "-"
 
 
+_PLAIN = re.compile(r"[\w.~@:-]+", re.ASCII).fullmatch
+
+
 def encode(value: str) -> str:
     """A value as one word without blanks."""
+    if _PLAIN(value) and value != EMPTY:
+        return value  # As ``quote`` would, in a tenth of its time.
     word = quote(value, safe="@:", errors="surrogatepass")
     return "%2D" if word == EMPTY else word or EMPTY
 
@@ -46,6 +53,19 @@ def counts(replies: Iterable[Sequence[Any]]) -> dict[tuple[str, str], int]:
         for field, number in zip(words[::2], words[1::2], strict=True)
         for what, _, task in [text(field).partition(" ")]
     )
+
+
+def claim_words(asks: Sequence[ClaimAsk], caller: Caller) -> str:
+    """What ``claim.lua`` is given."""
+    words = [encode(caller.task_id), encode(caller.inside), str(caller.over)]
+    for ask in asks:
+        words += str(ask.ttl), _initials(ask.blocked_by)
+    return " ".join([*words, *map(encode, caller.ended)])
+
+
+@cache
+def _initials(states: frozenset[str]) -> str:
+    return "".join(sorted(state[0] for state in states)) or EMPTY
 
 
 def text(reply: Any) -> str:
@@ -80,11 +100,11 @@ def record(lines: str) -> Record:
 
 
 def refused(reply: Sequence[Any]) -> Refused:
-    """A refusal from its index, counted from 1, and five words for each holder."""
-    index, *words = map(text, reply)
+    """A refusal from its index, counted from 1, and a text of five words for each holder."""
+    index, *lines = map(text, reply)
     holders = []
-    for at in range(0, len(words), 5):
-        state, task_id, left, token, started = words[at : at + 5]
+    for line in lines:
+        state, task_id, left, token, started = line.split(" ")
         expires_in = None if left == "-1" else int(left)
         holders.append(Holder(STATES[state], decode(task_id), expires_in, decode(token), int(started)))
     return Refused(int(index) - 1, tuple(holders))

@@ -8,7 +8,7 @@ import pytest
 
 from celery_dedupe import buffer, duplicate_of
 from celery_dedupe.core.rules import RuleSet
-from celery_dedupe.store.redis_scripts import script
+from celery_dedupe.store.redis_scripts import files_of, script
 from tests.harness.commands import count_commands
 from tests.harness.servers import BACKEND, STORE
 from tests.harness.waiting import wait_until
@@ -16,7 +16,7 @@ from tests.harness.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 VERBS = {
-    sha1(script("clock", "record", verb).encode(), usedforsecurity=False).hexdigest(): verb
+    sha1(script("clock", *files_of(verb)).encode(), usedforsecurity=False).hexdigest(): verb
     for verb in ("claim", "withdraw", "begin", "renew", "finish", "now", "count")
 }
 ONE = {"lock": "until_finished", "key": ["key"]}

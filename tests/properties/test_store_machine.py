@@ -22,7 +22,7 @@ from celery_dedupe.core.record import Record
 from celery_dedupe.store import redis_text, sql_text
 from celery_dedupe.store.memory import MemoryStore
 from celery_dedupe.store.redis import RedisStore
-from celery_dedupe.store.redis_scripts import script
+from celery_dedupe.store.redis_scripts import files_of, script
 from celery_dedupe.store.sql import SqlStore
 from celery_dedupe.store.sql_client import open_sql
 from celery_dedupe.tables import claims, create_tables
@@ -91,7 +91,7 @@ class TurnedRedisStore(RedisStore):
         self._time = CLOCK.format(key=clock)
 
     def _source(self, verb: str) -> str:
-        return self._time + script("record", verb)
+        return self._time + script(*files_of(verb))
 
 
 def in_order(record: Record) -> Record:

@@ -112,7 +112,7 @@ def test_close_puts_back_what_it_stood_before(local_app):
     t = a.task()
     t.delay(1), t.delay(2)
     assert passed == ["t", "t"]
-    assert a.waiting() == 1
+    assert a.waiting() == 2
     a.dedupe.close()
     assert a.app.send_task is counting
 

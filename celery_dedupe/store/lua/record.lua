@@ -74,14 +74,12 @@ local function left(expiry)
   return expiry == '0' and '-1' or int(expiry - now)
 end
 
--- Appends to reply who is in the way: state, task id, ms left (-1 for ever), token, started; of the first of
--- the states 'q', 'r', 'd' that has any. The ids me and inside are no obstacle while queued or running.
--- Where the work may be done ('d') but no mark is left, 't' names those whose lease has died.
+-- Appends to reply a text for each who is in the way: state, task id, ms left (-1 for ever), token, started;
+-- of the first of the states 'q', 'r', 'd' that has any. The ids me and inside are no obstacle while queued or
+-- running. Where the work may be done ('d') but no mark is left, 't' names those whose lease has died.
 local function holders(reply, record, states, me, inside)
   local head = #reply
-  local function add(...)
-    for _, value in ipairs({...}) do reply[#reply + 1] = value end
-  end
+  local function add(...) reply[#reply + 1] = table.concat({...}, ' ') end
   if string.find(states, 'q', 1, true) then
     for _, part in ipairs(record.q) do
       if part[1] ~= me and part[1] ~= inside then add('q', part[1], left(part[2]), '-', '0') end
