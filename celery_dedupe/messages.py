@@ -40,7 +40,7 @@ def published(
         eta_in=(float(countdown) if countdown else _seconds_until(options.get("eta"))) or 0.0,
         expires_in=float(expires) if isinstance(expires, Real) else _seconds_until(expires),
         retries=options.get("retries") or 0,
-        workflow=any(options.get(name) for name in CONTINUATIONS),
+        workflow=any(map(options.get, CONTINUATIONS)),
     )
 
 

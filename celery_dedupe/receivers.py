@@ -40,8 +40,7 @@ class Receivers:
             # Signals are global. Senders are tasks, consumers and workers, each of which has its app;
             # before_task_publish sends a task's name, and its gate knows its own publishes. A heart has none.
             # The end of a pool's child is for all apps: its sender is a host's name, or None in older Celery.
-            sender_app = getattr(getattr(sender, "eventer", sender), "app", None)
-            if sender is None or isinstance(sender, str) or sender_app is self._app:
+            if sender is None or isinstance(sender, str) or _app_of(sender) is self._app:
                 handler(sender=sender, **named)
 
         uid = f"celery_dedupe:{id(self._app)}:{handler.__name__}"
@@ -51,3 +50,7 @@ class Receivers:
         with signal.lock:
             signal.receivers.insert(0, signal.receivers.pop())
             signal.sender_receivers_cache.clear()
+
+
+def _app_of(sender: object) -> object:
+    return getattr(getattr(sender, "eventer", sender), "app", None)

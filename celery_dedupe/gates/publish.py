@@ -152,7 +152,7 @@ class PublishGate:
         # A chain in a group, and on older Celery a chord's body, have nothing but what freezing gave them.
         task_id = options.get("task_id")
         frozen = task_id and options.get("reply_to")
-        within = any(options.get(name) for name in ("parent_id", "root_id", "group_id"))
+        within = any(map(options.get, ("parent_id", "root_id", "group_id")))
         if frozen and not within:
             within = bool(self._desk.app.current_worker_task or not options.get("add_to_parent", True))
         return _Publishing(policies, override, bool(task_id and within), not within)
