@@ -3,6 +3,8 @@
 # make lint                     ruff, mypy and the site of make docs
 # make docs                     the documentation as a site, in build/docs; a warning is an error
 # make redraw                   the pictures and tables of docs/ anew, from the code
+# make bench                    the numbers of docs/benchmarks.md, beside the nearest libraries
+# make bench ARGS="keys claim"  some rows of it
 # make demo                     the story of examples/quickstart, on real processes
 # make coverage                 the tests of make test, measured
 # make venv                     only the virtual environment
@@ -20,6 +22,10 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 $(STAMP): EXTRA = dev
 $(DEMO_STAMP): EXTRA = demo
+# Benchmarks have other libraries beside them, which are not to be near the tests.
+BENCH_VENV := .venv-bench
+BENCH_STAMP := $(BENCH_VENV)/.installed
+$(BENCH_STAMP): EXTRA = bench
 QUICK := $(wildcard tests/unit tests/properties tests/contract)
 # An old Celery admits a newer kombu, which then refuses the redis client that this Celery asks for.
 PINS := $(if $(CELERY),'celery==$(CELERY).*' 'kombu==$(CELERY).*')
@@ -30,10 +36,10 @@ PYTEST := $(BIN)/python -m pytest -q
 
 venv: $(STAMP)
 
-$(STAMP) $(DEMO_STAMP): pyproject.toml
-	@echo "installing into $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[$(EXTRA)]' $(PINS)
+$(STAMP) $(DEMO_STAMP) $(BENCH_STAMP): pyproject.toml
+	@echo "installing into $(@D)"
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[$(EXTRA)]' $(PINS)
 	@touch $@
 
 test: $(STAMP)
@@ -64,8 +70,11 @@ redraw: $(STAMP)
 	$(BIN)/python docs/pictures/draw.py
 	$(BIN)/python docs/tables.py
 
+bench: $(BENCH_STAMP)
+	@$(BENCH_VENV)/bin/python -m tests.benchmarks $(ARGS)
+
 demo: $(or $(wildcard $(STAMP)),$(DEMO_STAMP))
 	@$(BIN)/python examples/quickstart/demo.py
 
 clean:
-	rm -rf $(VENV) build dist .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) build dist .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -27,7 +27,12 @@ BY_NAME_AS_THE_TASK_SAYS = inspect.signature(Celery.send_task).parameters["expir
 
 
 def published(
-    app: Any, task: str, args: Any, kwargs: Any, options: Mapping[str, Any], signature: inspect.Signature | None
+    app: Any,
+    task: str,
+    args: Any,
+    kwargs: Any,
+    options: Mapping[str, Any],
+    signature: inspect.Signature | None,
 ) -> Call:
     """The call that ``send_task`` is about to publish, with these arguments and options and a ``task_id``."""
     countdown, expires = options.get("countdown"), _expires(app, task, options)

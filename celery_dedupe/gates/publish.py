@@ -1,7 +1,7 @@
 """The publish gate: ``app.send_task`` asks first, and ``before_task_publish`` writes the ticket.
 
-``send_task`` is the one door of every publish: ``delay``, canvas, beat, ``retry``, ``replace``, by name. It is
-asked before Celery builds a message and subscribes to its result, neither of which a duplicate needs.
+``send_task`` is the one door of every publish: ``delay``, canvas, beat, ``retry``, ``replace``, by name.
+It decides before Celery builds a message and subscribes to its result, neither of which a duplicate needs.
 """
 
 from __future__ import annotations

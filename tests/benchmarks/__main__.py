@@ -14,7 +14,9 @@ from tests.harness.reaper import Reaper
 
 def main() -> int:
     parser = argparse.ArgumentParser("make bench", description=__doc__)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"some of: {' '.join(ROWS)}; all of them if none")
+    parser.add_argument(
+        "rows", nargs="*", metavar="ROW", help=f"some of: {' '.join(ROWS)}; all of them if none"
+    )
     parser.add_argument("--rounds", type=int, default=9, help="of each comparison; 9 unless given")
     parser.add_argument("--size", type=float, default=1.0, help="a fraction of the numbers of keys and tasks")
     options = parser.parse_args()
@@ -23,6 +25,8 @@ def main() -> int:
     found: dict[str, list[Figure]] = {}
     reaper = Reaper()
     try:
+        with Setting(0, 0, reaper).server() as server:
+            version = str(server.client().info("server").get("valkey_version"))
         for name in options.rows or ROWS:
             started = time.monotonic()
             found[name] = ROWS[name](Setting(options.rounds, options.size, reaper))
@@ -30,7 +34,7 @@ def main() -> int:
     finally:
         reaper.close()
     if not options.rows and options.size == 1.0:
-        PAGE.write_text(page(found, options.rounds), encoding="utf-8")
+        PAGE.write_text(page(found, options.rounds, version), encoding="utf-8")
         print(f"\nwritten to {PAGE}")
     missed = [figure.what for figures in found.values() for figure in figures if figure.met is False]
     print(f"\n{len(missed)} missed{': ' if missed else ''}{'; '.join(missed)}")

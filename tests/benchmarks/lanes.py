@@ -65,9 +65,9 @@ def lanes(makers: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Lane]]:
             lane.close()
 
 
-def in_turn(contenders: Mapping[str, Lane], rounds: int, shortest: float = SHORTEST) -> dict[str, list[float]]:
+def in_turn(contenders: Mapping[str, Lane], rounds: int) -> dict[str, list[float]]:
     """Seconds a run of each contender, one number a round."""
-    times = {name: _enough(lane, shortest) for name, lane in contenders.items()}
+    times = {name: _enough(lane) for name, lane in contenders.items()}
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, lane in contenders.items():
@@ -75,10 +75,10 @@ def in_turn(contenders: Mapping[str, Lane], rounds: int, shortest: float = SHORT
     return found
 
 
-def _enough(lane: Lane, shortest: float) -> int:
+def _enough(lane: Lane) -> int:
     times = 1
-    while (took := lane.time(times) * times) < shortest:
-        times = max(times * 2, int(times * shortest / max(took, 1e-7)))
+    while (took := lane.time(times) * times) < SHORTEST:
+        times = max(times * 2, int(times * SHORTEST / max(took, 1e-7)))
     return times
 
 

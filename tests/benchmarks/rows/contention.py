@@ -104,11 +104,7 @@ def _let_loose(take: Take, keys: int, name: str, place: int, line: Connection) -
         take(f"warm:{caller}", caller)  # So that it has a connection.
         ready.wait()
         go.wait()
-        if keys == 1:
-            wanted = range(1)
-        else:  # Each key falls to RIVALS processes, and there to one thread.
-            group, groups = place // RIVALS, len(CALLERS) // RIVALS
-            wanted = range(thread * groups + group, keys, min(CALLERS) * groups) if thread < min(CALLERS) else ()
+        wanted = range(1) if keys == 1 else _share(keys, place, thread)
         won.extend(key for key in wanted if take(f"{name}:{KEY.format(key)}", caller))
 
     callers = [threading.Thread(target=call, args=(thread,)) for thread in range(CALLERS[place])]
@@ -121,6 +117,13 @@ def _let_loose(take: Take, keys: int, name: str, place: int, line: Connection) -
     for caller in callers:
         caller.join()
     return won
+
+
+def _share(keys: int, place: int, thread: int) -> range:
+    """Each key falls to RIVALS processes, and there to one thread."""
+    group, groups, threads = place // RIVALS, len(CALLERS) // RIVALS, min(CALLERS)
+    first = thread * groups + group
+    return range(first, keys, threads * groups) if thread < threads else range(0)
 
 
 def _claiming(url: str) -> Take:

@@ -36,7 +36,7 @@ def row(setting: Setting) -> list[Figure]:
         ("that is ready to publish", READY),
     ):
         with tempfile.TemporaryDirectory() as compiled:
-            _measure(publisher, compiled)  # As installed packages are, the code is compiled before it is timed.
+            _measure(publisher, compiled)  # Compiled before it is timed, as an installed package is.
             found = [_measure(publisher, compiled) for _ in range(setting.rounds * 2)]
         base_time, base_memory, time_added, memory_added = map(list, zip(*found, strict=True))
         goal = 0.1 if publisher else None

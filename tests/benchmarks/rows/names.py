@@ -50,7 +50,7 @@ def make_first(globs: int) -> Work:
 
 
 def make_routes(globs: int) -> Work:
-    route = MapRoute(dict.fromkeys(_globs(globs), {"queue": "q"}))
+    route = MapRoute({name: {"queue": "q"} for name in _globs(globs)})
     names = (f"app{globs - 1}.tasks.n{one}" for one in count())
     return "route(next(names))", {"route": route, "names": names}
 
@@ -65,5 +65,5 @@ def _nothing() -> None: ...
 
 
 def make_dictionary(globs: int) -> Work:
-    table = {name: 1 for name in _globs(globs)}
+    table = dict.fromkeys(_globs(globs), 1)
     return "table[name]", {"table": table, "name": f"app{globs - 1}.tasks.*"}
