@@ -5,6 +5,8 @@
 # make redraw                   the pictures and tables of docs/ anew, from the code
 # make bench                    the numbers of docs/benchmarks.md, beside the nearest libraries
 # make bench ARGS="keys claim"  some rows of it
+# make matrix                   every Celery, Python, redis-py, server, pool and broker; docs/versions.md
+# make matrix ARGS="-s redis_py" some of it, without the page; ARGS=-l lists it
 # make demo                     the story of examples/quickstart, on real processes
 # make coverage                 the tests of make test, measured
 # make venv                     only the virtual environment
@@ -26,6 +28,9 @@ $(DEMO_STAMP): EXTRA = demo
 BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.installed
 $(BENCH_STAMP): EXTRA = bench
+MATRIX_VENV := .venv-matrix
+MATRIX_STAMP := $(MATRIX_VENV)/.installed
+$(MATRIX_STAMP): EXTRA = matrix
 QUICK := $(wildcard tests/unit tests/properties tests/contract)
 # An old Celery admits a newer kombu, which then refuses the redis client that this Celery asks for.
 PINS := $(if $(CELERY),'celery==$(CELERY).*' 'kombu==$(CELERY).*')
@@ -36,7 +41,7 @@ PYTEST := $(BIN)/python -m pytest -q
 
 venv: $(STAMP)
 
-$(STAMP) $(DEMO_STAMP) $(BENCH_STAMP): pyproject.toml
+$(STAMP) $(DEMO_STAMP) $(BENCH_STAMP) $(MATRIX_STAMP): pyproject.toml
 	@echo "installing into $(@D)"
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[$(EXTRA)]' $(PINS)
@@ -73,8 +78,16 @@ redraw: $(STAMP)
 bench: $(BENCH_STAMP)
 	@$(BENCH_VENV)/bin/python -m tests.benchmarks $(ARGS)
 
+matrix: $(MATRIX_STAMP)
+ifneq ($(strip $(ARGS)),)
+	@$(MATRIX_VENV)/bin/nox $(ARGS)
+else
+	@rm -rf build/matrix
+	@$(MATRIX_VENV)/bin/nox; status=$$?; $(MATRIX_VENV)/bin/python -m tests.matrix; exit $$status
+endif
+
 demo: $(or $(wildcard $(STAMP)),$(DEMO_STAMP))
 	@$(BIN)/python examples/quickstart/demo.py
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) build dist .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) $(MATRIX_VENV) .nox build dist .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
