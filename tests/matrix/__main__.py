@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from tests.matrix.dimensions import BROKERS, CELERY, POOLS, PYTHON, REDIS_PY, RESULTS, SERVERS
 
@@ -15,7 +15,7 @@ def outcome(session: str, results: Path = RESULTS) -> str:
     """What became of a session, in a few words."""
     report, note = results / f"{session}.xml", results / f"{session}.txt"
     if report.exists():
-        suites = ElementTree.parse(report).getroot().iter("testsuite")
+        suites = ET.parse(report).getroot().iter("testsuite")
         counts = [{name: int(suite.get(name, 0)) for name in COUNTED} for suite in suites]
         total = {name: sum(count[name] for count in counts) for name in COUNTED}
         bad = total["failures"] + total["errors"]
