@@ -141,10 +141,10 @@ class PublishGate:
     def _publishing(self, name: str, override: Any, options: dict[str, Any]) -> _Publishing | None:
         if options.get("retries"):
             task = self._desk.app.current_worker_task
-            own = task is not None and options.get("task_id") == task.request.id
-            if own and options["retries"] > task.request.retries:
+            request = task.request if task else None
+            if request and options.get("task_id") == request.id and options["retries"] > request.retries:
                 # A retry goes on under the terms of its run, which the message's own header carries.
-                run = getattr(task.request, VERDICT, None)
+                run = getattr(request, VERDICT, None)
                 return _Publishing(run.policies, retry_of=run) if isinstance(run, Run) else None
         policies = self._desk.policies(name, override)
         if not policies and override is None:
