@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from celery_dedupe.buffer import Buffer
-from celery_dedupe.core.counts import Counted
+from celery_dedupe.core.counts import Counted, Counts
 from celery_dedupe.store.protocol import Store
 
 
@@ -17,6 +17,8 @@ class Counters:
     """
 
     def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
         self._buffer: Buffer[Counter[tuple[str, str]]] | None = None
         if name:
             self._buffer = Buffer(Counter, lambda counts: store.count(name, counts), Counter.update)
@@ -25,6 +27,10 @@ class Counters:
         """Count one. Never raises, and asks nobody."""
         if self._buffer is not None:
             self._buffer.add(lambda counts: counts.update({(task, what): 1}))
+
+    def read(self, since: int | None = None) -> Counts:
+        """What all processes have told the store; see ``Store.counts``."""
+        return self._store.counts(self._name, since)
 
     def flush(self) -> None:
         """Tell the store now: this process may not come to the end of its interpreter."""

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from celery.bin.base import handle_preload_options
 
-from celery_dedupe.cli import explain, locks, release, rules
+from celery_dedupe.cli import explain, locks, release, rules, stats
 from celery_dedupe.cli.command import Commands
 
 __all__ = ["dedupe"]
@@ -23,8 +23,8 @@ __all__ = ["dedupe"]
 @click.pass_context
 @handle_preload_options
 def dedupe(context: click.Context, **_: Any) -> None:
-    """See, explain and free what celery-dedupe holds."""
+    """See, explain and free what celery-dedupe holds, and count what it saves."""
 
 
-for _command in (rules.rules, explain.explain, locks.locks, release.release):
+for _command in (rules.rules, explain.explain, locks.locks, release.release, stats.stats):
     dedupe.add_command(_command)

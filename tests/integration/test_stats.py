@@ -143,3 +143,19 @@ def test_what_is_stored_holds_no_argument_and_ends_by_itself(make_app, valkey, w
     assert len(names) == 2
     assert all(valkey.client().pttl(name) > 0 for name in names)
     assert "secret" not in json.dumps([valkey.client().hgetall(name) for name in names])
+
+
+def test_the_command_tells_of_the_whole_cluster(make_app, workers, ledger):
+    app = make_app(RULES)
+    workers.python(app, PUBLISHER, "a").output  # noqa: B018 - waits for its end
+    two = [workers(app, concurrency=1) for _ in range(2)]
+    ledger.wait_for(20)
+    for worker in two:
+        worker.stop()
+
+    done = workers.celery(app, "dedupe", "stats", "--json")
+
+    assert done.returncode == 0, done.stderr
+    (task,) = json.loads(done.stdout)["tasks"]
+    assert (task["task"], task["published"], task["dropped"], task["started"]) == ("jobs.quick", 20, 40, 20)
+    assert task["saved"] == pytest.approx(2 / 3)

@@ -13,7 +13,7 @@ from celery_dedupe import Dedupe
 from celery_dedupe.cli import dedupe
 from celery_dedupe.errors import StoreUnavailable
 
-COMMANDS = {"rules": (), "explain": ("t",), "locks": (), "release": (f"dedupe:t:{0:032x}",)}
+COMMANDS = {"rules": (), "explain": ("t",), "locks": (), "stats": (), "release": (f"dedupe:t:{0:032x}",)}
 
 
 def test_every_command_is_here():
