@@ -26,6 +26,7 @@ nox.options.error_on_missing_interpreters = False
 nox.options.stop_on_first_error = False
 
 SMOKE = ("tests/integration/test_locks.py", "tests/integration/test_commands.py")
+ENDS = ("tests/integration/test_ends.py", "tests/integration/test_shutdown.py")
 PARALLEL = ("-n", "2", "--dist", "worksteal")
 
 if pyenv := shutil.which("pyenv"):
@@ -68,7 +69,7 @@ def server(session: nox.Session, server: str) -> None:
 def pool(session: nox.Session, pool: str) -> None:
     """Each pool: whatever way a task ends there, its lock is free again."""
     _install(session)
-    _test(session, "tests/integration", "-k", pool)
+    _test(session, *ENDS, "tests/integration/test_leases.py", "-k", pool)
 
 
 @nox.session
@@ -76,9 +77,8 @@ def pool(session: nox.Session, pool: str) -> None:
 def broker(session: nox.Session, broker: str) -> None:
     """Each broker: the same, redeliveries and workflows."""
     _install(session)
-    _test(session, "tests/integration/test_ends.py", "tests/integration/test_shutdown.py",
-          "tests/integration/test_redelivery.py", "tests/integration/test_workflows.py",
-          "-k", broker)  # fmt: skip
+    more = ("tests/integration/test_redelivery.py", "tests/integration/test_workflows.py")
+    _test(session, *ENDS, *more, "-k", broker)
 
 
 def _install(session: nox.Session, *pins: str) -> None:
