@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import ssl
-import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -24,6 +20,7 @@ from tests.contract.conftest import Keys
 from tests.harness.processes import Process
 from tests.harness.reaper import Reaper
 from tests.harness.servers import ValkeyServer
+from tests.harness.tls import make_authority, tls_line
 from tests.harness.waiting import wait_until
 
 
@@ -158,52 +155,17 @@ class TestSentinel:
 
 @pytest.fixture
 def tls(valkey: ValkeyServer, tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """A port where TLS is taken off on the way to the server, and the certificate that it shows."""
-    if not shutil.which("openssl"):
-        pytest.skip("no openssl to make a certificate with")
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-out", certificate, "-keyout", key],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-
-    opened: list[socket.socket] = []
-
-    def pump(source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_RDWR)
-
-    def accept(listener: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                link, _ = listener.accept()
-                opened.append(link)
-                with suppress(ssl.SSLError):
-                    opened.append(context.wrap_socket(link, server_side=True))
-                    opened.append(socket.create_connection((valkey.host, valkey.port)))
-                    for ends in (opened[-2:], opened[:-3:-1]):
-                        threading.Thread(target=pump, args=ends, daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=accept, args=(listener,), daemon=True).start()
-        yield listener.getsockname()[1], certificate
-        listener.shutdown(socket.SHUT_RDWR)
-    for one in opened:
-        one.close()
+    """A port of the server with TLS, and the certificate of the authority that vouches for it."""
+    authority, certificate, key = make_authority(tmp_path)
+    with tls_line(valkey.host, valkey.port, certificate, key) as port:
+        yield port, authority
 
 
 class TestTls:
-    def test_a_certificate_that_is_known(self, tls: tuple[int, Path], keys: Keys) -> None:
-        port, certificate = tls
-        assert works(
-            f"rediss://localhost:{port}?ssl_ca_certs={certificate}&ssl_cert_reqs=CERT_REQUIRED", keys
-        )
-        assert works(f"rediss://localhost:{port}", keys, {"ssl_ca_certs": str(certificate)})
+    def test_an_authority_that_is_known(self, tls: tuple[int, Path], keys: Keys) -> None:
+        port, authority = tls
+        assert works(f"rediss://localhost:{port}?ssl_ca_certs={authority}&ssl_cert_reqs=CERT_REQUIRED", keys)
+        assert works(f"rediss://localhost:{port}", keys, {"ssl_ca_certs": str(authority)})
 
     def test_one_that_is_not(self, tls: tuple[int, Path], keys: Keys) -> None:
         port, _ = tls
