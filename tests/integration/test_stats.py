@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import urllib.request
+from contextlib import suppress
 
 import pytest
 
@@ -159,3 +162,50 @@ def test_the_command_tells_of_the_whole_cluster(make_app, workers, ledger):
     (task,) = json.loads(done.stdout)["tasks"]
     assert (task["task"], task["published"], task["dropped"], task["started"]) == ("jobs.quick", 20, 40, 20)
     assert task["saved"] == pytest.approx(2 / 3)
+
+
+EXPORTER = """
+    import runpy, sys
+    sys.argv.insert(1, "tests.apps.basic")
+    runpy.run_path("examples/monitoring/exporter.py")
+"""
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def scrape(port):
+    """What the exporter says, once it listens."""
+
+    def answer():
+        with (
+            suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply,
+        ):
+            return reply.read().decode()
+        return None
+
+    return wait_until(answer, 30)
+
+
+def test_one_exporter_tells_of_the_whole_cluster(make_app, start_valkey, workers, ledger):
+    store = start_valkey()
+    app = make_app(RULES, url=store.store_url)
+    workers.python(app, PUBLISHER, "a").output  # noqa: B018 - waits for its end
+    two = [workers(app, pool=pool, concurrency=2) for pool in ("prefork", "threads")]
+    ledger.wait_for(20)
+    for worker in two:
+        worker.stop()
+    port = free_port()
+    workers.python(app, EXPORTER, str(port))
+
+    said = scrape(port)
+
+    for verdict, number in {"published": 20, "dropped": 40, "started": 20, "unprotected": 0}.items():
+        line = f'celery_dedupe_verdicts_total{{task="jobs.quick",verdict="{verdict}"}} {number}.0'
+        assert line in said.splitlines()
+    assert "celery_dedupe_store_up 1.0" in said
+    store.kill()
+    assert "celery_dedupe_store_up 0.0" in scrape(port)

@@ -73,6 +73,7 @@ ALLOWED = {
     "kombu": ["core.canonical"],
     "django": ["apps", "django.*"],
     "sqlalchemy": ["effects", "store.sql*", "tables"],
+    "prometheus_client": ["prometheus"],
     "pytest": ["testing"],
 }
 
@@ -144,6 +145,7 @@ def test_the_core_takes_only_json_from_kombu(module):
         ("apps", ["errors", "extension"]),
         ("testing", ["core", "errors", "extension", "gates", "signals", "store"]),
         ("cli", ["cli", "core", "errors", "extension", "store"]),
+        ("prometheus", ["core", "errors", "extension"]),
     ],
 )
 def test_a_room_knows_only_what_is_below_it(room, may_import):
