@@ -111,6 +111,12 @@ class Dedupe:
         delattr(self.app, ATTRIBUTE)
         self._forget()
 
+    def connect(self, signal: Signal, handler: Callable[..., None]) -> None:
+        """Have a signal's handler called for the app's senders, ahead of all others, until ``close``."""
+        if self._receivers is None:
+            raise ConfigurationError("this Dedupe is attached to no app yet: call init_app first")
+        self._receivers.connect([(signal, handler)])
+
     def check(self) -> None:
         """Raise ``ConfigurationError`` for the first setting, rule or task that is wrong; connects nowhere.
 

@@ -25,7 +25,13 @@ class Reports:
 
     def __init__(self, app: Any, count: Callable[[str, Counted], None]) -> None:
         self._app = app
-        self.count = count
+        self._count = count
+
+    def reached(self, task: str, task_id: str, verdict: Counted, seconds: float | None = None) -> None:
+        """A publish or a start has its verdict, or something befell it: counted, and told in a word."""
+        self._count(task, verdict)
+        event = signals.VerdictReached(task, task_id, verdict, seconds)
+        signals.emit(signals.verdict_reached, self._app, event)
 
     def dropped(self, call: Call, lock: str, found: Duplicate, *, published: bool) -> None:
         """A publish is a duplicate of ``found``; ``published``: it goes out all the same."""
@@ -73,7 +79,7 @@ class Reports:
             "%s[%s] lost its lease on %s while it runs: another run may overlap it",
             lease.task, lease.task_id, lease.key,
         )  # fmt: skip
-        self.count(lease.task, "lease_lost")
+        self.reached(lease.task, lease.task_id, "lease_lost")
         event = signals.LostLease(lease.task, lease.task_id, lease.key, lease.fence)
         signals.emit(signals.lease_lost, self._app, event)
 
@@ -86,7 +92,7 @@ class Reports:
 
     def unprotected(self, task: str, task_id: str, stage: Literal["publish", "start"], reason: str) -> None:
         """A task goes on without its locks."""
-        self.count(task, "unprotected")
+        self.reached(task, task_id, "unprotected")
         signals.emit(signals.ran_unprotected, self._app, signals.RanUnprotected(task, task_id, stage, reason))
 
 

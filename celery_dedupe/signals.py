@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from blinker import NamedSignal, Namespace
 
+from celery_dedupe.core.counts import Counted
 from celery_dedupe.core.verdicts import Duplicate
 
 logger = logging.getLogger("celery_dedupe")
@@ -29,6 +30,9 @@ lock_released = _namespace.signal("lock-released", "A run gave up its locks; get
 lease_lost = _namespace.signal("lease-lost", "A running lease ended under its run; gets LostLease.")
 ran_unprotected = _namespace.signal(
     "ran-unprotected", "The task went on without its locks; gets RanUnprotected."
+)
+verdict_reached = _namespace.signal(
+    "verdict-reached", "A publish or a start has its verdict, or something befell it; gets VerdictReached."
 )
 
 
@@ -109,6 +113,21 @@ class RanUnprotected:
     task_id: str
     stage: Literal["publish", "start"]
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictReached:
+    """What became of a publish or a start, in one word: all that is counted, as it happens.
+
+    Attributes:
+        verdict: a word of docs/metrics.md, such as ``"published"``, ``"dropped"``, ``"started"``.
+        seconds: how long it took to decide, the claim store included; ``None`` where nothing was decided.
+    """
+
+    task: str
+    task_id: str
+    verdict: Counted
+    seconds: float | None
 
 
 def emit(signal: Signal, app: Any, event: object) -> None:

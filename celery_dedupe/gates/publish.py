@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ class _Publishing:
     ``attended``: the program that calls gets the answer. A group's members, later links and callbacks are
     published by Celery itself, where an error would end a task that has run well, or cut a group in half.
     ``headers``: what the message gets of ours.
-    ``counted``: what is to be counted once it has gone out.
+    ``counted``: what is to be counted once it has gone out. ``seconds``: what the decision took.
     """
 
     policies: Sequence[Policy]
@@ -52,6 +53,7 @@ class _Publishing:
     claimed: tuple[str, ...] = ()
     headers: Headers | None = None
     counted: tuple[Counted, ...] = ()
+    seconds: float = 0.0
 
 
 # The headers of ours that the next message in this context gets. None as a value: it must not have it.
@@ -91,9 +93,11 @@ class PublishGate:
             return self._send_task(name, args, kwargs, options, None)
         own_id = options.get("task_id")
         task_id = options["task_id"] = own_id or uuid()
+        began = time.perf_counter()
         try:
             call = messages.published(self._desk.app, name, args, kwargs, options, self._desk.signature(name))
             dropped = self._decide(publishing, call, options)
+            publishing.seconds = time.perf_counter() - began
             if dropped is None:
                 sent = self._send_task(name, args, kwargs, options, publishing.headers)
         except BaseException:
@@ -102,9 +106,9 @@ class PublishGate:
             raise
         if dropped is None:
             for word in publishing.counted:
-                self._desk.guard.reports.count(name, word)
+                self._desk.guard.reports.reached(name, task_id, word, publishing.seconds)
             return sent
-        self._desk.guard.reports.count(name, "dropped")
+        self._desk.guard.reports.reached(name, task_id, "dropped", publishing.seconds)
         if own_id not in (None, dropped.duplicate.task_id):
             # Whoever has chosen the id may wait for it.
             end_as_duplicate(self._desk.app.backend, messages.context(call, options), dropped.duplicate)

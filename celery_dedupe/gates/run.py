@@ -7,6 +7,7 @@ The tracer looks it up on the task's class when it is built, after ``worker_init
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -75,6 +76,7 @@ class RunGate:
         if request.called_directly or (request.is_eager and not self._eager()):
             return
         found = from_headers(messages.headers_of(request))
+        began = time.perf_counter()
         try:
             verdict = self._decide(task, request, found)
         except Exception as error:
@@ -82,13 +84,14 @@ class RunGate:
             logger.exception("%s[%s] runs without its locks", task.name, task_id)
             reason = f"{type(error).__name__}: {error}"
             self._desk.guard.reports.unprotected(task.name, task_id, "start", reason)
-            self._desk.guard.reports.count(task.name, "started")
+            self._desk.guard.reports.reached(task.name, task_id, "started")
             if found:
                 self._desk.guard.withdraw(found.keys, task_id)  # This run has nothing that would end it.
             return
         if verdict is not None:
+            seconds = time.perf_counter() - began
             for word in _counted(verdict):
-                self._desk.guard.reports.count(task.name, word)
+                self._desk.guard.reports.reached(task.name, task_id, word, seconds)
             # Celery 5.7 copies a request where a task calls itself; of one without headers it would take what
             # it does not know, our verdict, for headers of the message to send.
             request.headers = request.headers or {}

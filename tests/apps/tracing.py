@@ -42,6 +42,31 @@ def opentelemetry(under_test: AppUnderTest) -> None:
     CeleryInstrumentor().instrument()
 
 
+def verdicts(under_test: AppUnderTest) -> None:
+    """Notes ``span`` under each span's name, with its trace, our attributes and the traces it links to."""
+    from opentelemetry import trace
+    from opentelemetry.instrumentation.celery import CeleryInstrumentor
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+    from celery_dedupe import Dedupe
+    from celery_dedupe.opentelemetry import instrument
+
+    class Noted(SpanProcessor):
+        def on_end(self, span: Any) -> None:
+            ours = {
+                name: value for name, value in span.attributes.items() if name.startswith("celery_dedupe.")
+            }
+            links = [f"{link.context.trace_id:032x}" for link in span.links]
+            trace_id = f"{span.context.trace_id:032x}"
+            under_test.ledger.note("span", span.name, trace=trace_id, attributes=ours, links=links)
+
+    provider = TracerProvider()
+    provider.add_span_processor(Noted())
+    trace.set_tracer_provider(provider)
+    instrument(Dedupe(under_test.app).init_app())
+    CeleryInstrumentor().instrument()
+
+
 def sentry(under_test: AppUnderTest) -> None:
     """Notes ``transaction`` with the outcome of its spans, and ``error`` under the error's type."""
     import sentry_sdk
@@ -74,6 +99,7 @@ def sentry_late(under_test: AppUnderTest) -> None:
 
 TRACERS: dict[str, Callable[[AppUnderTest], None]] = {
     "opentelemetry": opentelemetry,
+    "verdicts": verdicts,
     "sentry": sentry,
     "sentry_late": sentry_late,
 }

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.apps import tracing
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -209,3 +210,33 @@ def test_one_exporter_tells_of_the_whole_cluster(make_app, start_valkey, workers
     assert "celery_dedupe_store_up 1.0" in said
     store.kill()
     assert "celery_dedupe_store_up 0.0" in scrape(port)
+
+
+TRACED = """
+    from opentelemetry import trace
+    tracer = trace.get_tracer("web")
+    for name in ("first click", "second click"):
+        with tracer.start_as_current_span(name):
+            tasks.quick.delay("a")
+"""
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_trace_tells_of_a_duplicate_and_leads_to_what_is_in_its_way(make_app, workers, ledger, pool):
+    app = make_app(RULES, setup=tracing.install)
+    env = {tracing.TRACER: "verdicts"}
+    assert workers.python(app, TRACED, env=env).output == ""
+    worker = workers(app, pool=pool, concurrency=1, env=env)
+    (run,) = ledger.wait_for(1, "a")
+    worker.stop()
+
+    spans = {note["key"]: note for note in ledger.notes("span")}
+    first, second, ran = spans["first click"], spans["second click"], spans["run/jobs.quick"]
+    assert first["attributes"] == {"celery_dedupe.publish": "published"}
+    assert second["attributes"] == {
+        "celery_dedupe.publish": "dropped",
+        "celery_dedupe.duplicate_of": run.task_id,
+    }
+    assert ran["attributes"] == {"celery_dedupe.start": "started"}
+    assert second["links"] == [first["trace"]] == [ran["trace"]]
+    assert second["trace"] != first["trace"]

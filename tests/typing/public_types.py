@@ -27,6 +27,7 @@ from celery_dedupe import (
     duplicate_of,
     signals,
 )
+from celery_dedupe.core.counts import Counted
 
 app = Celery("proj")
 
@@ -140,12 +141,18 @@ def on_unprotected(app: Any, event: signals.RanUnprotected) -> None:
     assert_type(event.reason, str)
 
 
+def on_verdict(app: Any, event: signals.VerdictReached) -> None:
+    assert_type(event.verdict, Counted)
+    assert_type(event.seconds, float | None)
+
+
 signals.publish_dropped.connect(on_dropped)
 signals.run_refused.connect(on_refused, sender=app)
 signals.lock_taken.connect(on_taken)
 signals.lock_released.connect(on_released)
 signals.lease_lost.connect(on_lost)
 signals.ran_unprotected.connect(on_unprotected)
+signals.verdict_reached.connect(on_verdict)
 
 # Errors
 

@@ -66,6 +66,7 @@ ALLOWED = {
         "messages",
         "endings",
         "selfcheck",
+        "opentelemetry",
         "apps",
     ],
     "billiard": ["endings", "interrupts"],
@@ -73,6 +74,7 @@ ALLOWED = {
     "kombu": ["core.canonical"],
     "django": ["apps", "django.*"],
     "sqlalchemy": ["effects", "store.sql*", "tables"],
+    "opentelemetry": ["opentelemetry"],
     "prometheus_client": ["prometheus"],
     "pytest": ["testing"],
 }
@@ -146,6 +148,7 @@ def test_the_core_takes_only_json_from_kombu(module):
         ("testing", ["core", "errors", "extension", "gates", "signals", "store"]),
         ("cli", ["cli", "core", "errors", "extension", "store"]),
         ("prometheus", ["core", "errors", "extension"]),
+        ("opentelemetry", ["core", "errors", "extension", "gates", "guard", "signals"]),
     ],
 )
 def test_a_room_knows_only_what_is_below_it(room, may_import):

@@ -48,6 +48,7 @@ def test_a_public_name_says_what_it_is(name):
         ("lock_released", "LockReleased"),
         ("lease_lost", "LostLease"),
         ("ran_unprotected", "RanUnprotected"),
+        ("verdict_reached", "VerdictReached"),
     ],
 )
 def test_each_signal_names_its_payload(name, payload):
