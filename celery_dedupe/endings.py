@@ -28,7 +28,7 @@ from celery.worker.request import Request
 from celery_dedupe import messages
 from celery_dedupe.core.ticket import from_headers
 from celery_dedupe.core.verdicts import longest_wait
-from celery_dedupe.gates.desk import Desk, current_run
+from celery_dedupe.gates.desk import Desk, current_run, keys_of
 
 logger = logging.getLogger("celery_dedupe")
 
@@ -51,6 +51,10 @@ class Endings:
             self._received[request.id] = request
         if ticket and ticket.waits:
             messages.start_within(request, longest_wait(ticket))
+
+    def received(self) -> list[Request]:
+        """The requests that this worker has, waiting or running, of tasks that may hold locks."""
+        return list(self._received.values())
 
     def task_revoked(self, sender: Task[Any, Any], request: Any, terminated: bool, **_: Any) -> None:
         """It will not run. Slots go only if it was terminated: another worker may run a copy of it."""
@@ -99,14 +103,7 @@ class Endings:
         self, task: str, task_id: str, headers: Mapping[str, Any] | None, request: Any, *, running: bool
     ) -> None:
         try:
-            ticket = from_headers(headers)
-            keys = ticket.keys if ticket else ()
-            if ticket is None and request is not None:
-                # Its publisher does not have the extension: the run's own process made its keys too.
-                policies = self._desk.policies(task)
-                keys = self._desk.keys(
-                    messages.requested(task, request, self._desk.signature(task)), policies
-                )
+            keys = keys_of(self._desk, task, headers, request)
             self._desk.guard.withdraw(keys, task_id, running=running)
         except Exception:
             logger.exception("%s[%s]: its claim was not given back and will run out by itself", task, task_id)

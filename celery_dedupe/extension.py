@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from celery import Celery
 from celery import signals as celery_signals
 from celery.utils.dispatch import Signal
 
-from celery_dedupe import messages, selfcheck
+from celery_dedupe import inspection, messages, selfcheck
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.rules import Match
@@ -23,6 +23,7 @@ from celery_dedupe.gates.publish import PublishGate
 from celery_dedupe.gates.run import RunGate
 from celery_dedupe.guard import Guard
 from celery_dedupe.receivers import Receivers
+from celery_dedupe.selfcheck import Checked
 from celery_dedupe.settings import Settings, read_settings
 from celery_dedupe.store.connect import open_store
 from celery_dedupe.store.protocol import NotSetUp
@@ -89,6 +90,7 @@ class Dedupe:
         self.app.send_task = self._publish_gate.send_task
         self._receivers = Receivers(app)
         self._receivers.connect(self._table())
+        inspection.register()
         # Tracers look for before_start when they are built: for eager calls that may be at any time from now.
         self._run_gate.attach()
         self.app.on_after_finalize.connect(self._on_finalize, weak=False)
@@ -127,6 +129,18 @@ class Dedupe:
             self.policies(name)
         if self.settings.mode != "off":
             self.guard  # noqa: B018 - opens the store: a bad URL or option shows here
+
+    def checked(self) -> Checked:
+        """What a worker says of itself when it is ready, of this process."""
+        return selfcheck.check(self.app, self.settings, self.guard.store, self._tasks.guarded(), self._gone())
+
+    def guarded(self) -> dict[str, tuple[Policy, ...]]:
+        """The tasks that have policies, of those asked about."""
+        return self._tasks.guarded()
+
+    def inspected(self, node: str, queues: Collection[str]) -> dict[str, Any]:
+        """What the worker ``node`` answers to ``celery inspect dedupe``."""
+        return inspection.answer(self, node, queues, self._endings.received())
 
     @contextmanager
     def reconfigured(self, **settings: Any) -> Iterator[None]:
@@ -237,7 +251,7 @@ class Dedupe:
     def _on_worker_ready(self, **_: Any) -> None:
         settings = self.settings
         if settings.mode != "off":
-            selfcheck.report(self.app, settings, self.guard.store, self._tasks.guarded(), self._gone())
+            selfcheck.report(self.app, settings, self._tasks.guarded(), self.checked())
 
     def _gone(self) -> list[str]:
         """What ``init_app`` attached and somebody has taken away since."""

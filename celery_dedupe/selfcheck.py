@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from celery.app.trace import task_has_custom
 
+from celery_dedupe.core.findings import Finding
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.suspicions import suspicions
 from celery_dedupe.core.urls import mask
@@ -30,25 +32,41 @@ def refuse_unready(store: Store) -> None:
         pass
 
 
-def report(
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the self-check of one process says. ``place`` is where claims live, for people."""
+
+    place: str
+    findings: Sequence[Finding]
+
+
+def check(
     app: Any, settings: Settings, store: Store, tasks: Mapping[str, Iterable[Policy]], gone: Iterable[str]
-) -> list[str]:
-    """Log one line if all is well, else a warning for each thing that is not; returns the warnings.
+) -> Checked:
+    """Look at this process, its settings and the store.
 
     Arguments:
         tasks: the policies of each task that has any.
         gone: what init_app attached and somebody has taken away since.
     """
-    found = [f"{name} is no longer attached: call init_app after whatever replaces it" for name in gone]
+    found = [
+        Finding("error", f"{name} is no longer attached: call init_app after whatever replaces it")
+        for name in gone
+    ]
     found += [
-        f"{name} runs even if it is refused: its class has got another before_start since worker_init"
+        Finding(
+            "error",
+            f"{name} runs even if it is refused: its class has got another before_start since worker_init",
+        )
         for name in tasks
         if not _has_seam(app.tasks[name])
     ]
+    url = mask(settings.url) if settings.url else "a client of the app's own"
     try:
         facts = store.facts()
     except StoreUnavailable as error:
-        found.append(f"{error}; until it does, policies decide whether tasks go on unprotected")
+        text = f"{error}; until it does, policies decide whether tasks go on unprotected"
+        found.append(Finding("error", text))
         place = "a store that does not answer"
     else:
         place = facts.name
@@ -58,15 +76,18 @@ def report(
             visibility_timeout=_visibility_timeout(app),
             private_results=app.backend.as_uri().startswith("rpc:"),
         )
-    for warning in found:
-        logger.warning("celery-dedupe: %s", warning)
-    if not found:
-        url = mask(settings.url) if settings.url else "a client of the app's own"
+    return Checked(f"{place} at {url}", found)
+
+
+def report(app: Any, settings: Settings, tasks: Collection[str], checked: Checked) -> None:
+    """Log one line if all is well, else a warning for each thing that is not."""
+    for finding in checked.findings:
+        logger.warning("celery-dedupe: %s", finding.text)
+    if not checked.findings:
         logger.info(
-            "celery-dedupe: all in place: %s, %d of %d tasks under a rule, claims in %s at %s",
-            settings.mode, len(tasks), len(app.tasks), place, url,
+            "celery-dedupe: all in place: %s, %d of %d tasks under a rule, claims in %s",
+            settings.mode, len(tasks), len(app.tasks), checked.place,
         )  # fmt: skip
-    return found
 
 
 def _has_seam(task: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from celery.bin.base import handle_preload_options
 
-from celery_dedupe.cli import explain, locks, release, rules, stats
+from celery_dedupe.cli import check, explain, locks, release, rules, stats
 from celery_dedupe.cli.command import Commands
 
 __all__ = ["dedupe"]
@@ -26,5 +26,5 @@ def dedupe(context: click.Context, **_: Any) -> None:
     """See, explain and free what celery-dedupe holds, and count what it saves."""
 
 
-for _command in (rules.rules, explain.explain, locks.locks, release.release, stats.stats):
+for _command in (rules.rules, explain.explain, locks.locks, release.release, stats.stats, check.check):
     dedupe.add_command(_command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from celery_dedupe.core.findings import Finding, Kind, named
 from celery_dedupe.core.policy import Policy
 
 
@@ -35,8 +36,8 @@ def suspicions(
     *,
     visibility_timeout: float | None,
     private_results: bool,
-) -> list[str]:
-    """One sentence for each thing that is likely to surprise, each with what to do.
+) -> list[Finding]:
+    """One finding for each thing that is likely to surprise.
 
     Arguments:
         tasks: the policies of each task.
@@ -44,37 +45,53 @@ def suspicions(
         private_results: results cannot be read by another process than the first caller's (``rpc://``).
     """
     policies = [policy for some in tasks.values() for policy in some]
-    found = []
+    found: list[Finding] = []
+
+    def add(kind: Kind, text: str) -> None:
+        found.append(Finding(kind, text))
+
     if not facts.shared:
-        found.append(
-            "memory:// keeps claims in this process alone: set dedupe_url to a Redis that all processes use"
+        add(
+            "warning",
+            "memory:// keeps claims in this process alone: set dedupe_url to a Redis that all processes use",
         )
     if facts.writable is False:
-        found.append(f"{facts.name} is a replica and takes no claims: let dedupe_url name its primary")
+        add("error", f"{facts.name} is a replica and takes no claims: let dedupe_url name its primary")
     if facts.evicts:
-        found.append(
+        add(
+            "error",
             f"{facts.name} may drop claims when its memory is full (maxmemory-policy {facts.evicts}): "
-            "set noeviction, or give claims a server of their own"
+            "set noeviction, or give claims a server of their own",
         )
     if facts.persists is False and any(policy.traits.remembers for policy in policies):
-        found.append(
+        add(
+            "warning",
             f"{facts.name} has appendonly off, so a crash makes lock 'once' forget what was done since "
-            "the last snapshot: turn it on"
+            "the last snapshot: turn it on",
         )
     if visibility_timeout is not None:
         found += _longer_than_redelivery(tasks, visibility_timeout)
-    if private_results and any(policy.on_duplicate == "existing" for policy in policies):
-        found.append(
+    waiting = [name for name, some in tasks.items() if any(one.on_duplicate == "existing" for one in some)]
+    if private_results and waiting:
+        add(
+            "warning",
             "rpc:// sends a result to its first caller only, so on_duplicate='existing' gives the caller of "
-            "a duplicate one that never comes: set result_backend to redis://, or on_duplicate='none'"
+            f"a duplicate of {named(waiting)} one that never comes: set result_backend to redis://, or "
+            "on_duplicate='none'",
         )
     return found
 
 
-def _longer_than_redelivery(tasks: Mapping[str, Iterable[Policy]], visibility_timeout: float) -> list[str]:
+def _longer_than_redelivery(
+    tasks: Mapping[str, Iterable[Policy]], visibility_timeout: float
+) -> list[Finding]:
     return [
-        f"the lease of {name}, {policy.lease:g} s, is longer than the broker's visibility_timeout, "
-        f"{visibility_timeout:g} s: after a crash the redelivered message waits for it. Set a shorter lease"
+        Finding(
+            "warning",
+            f"the lease of {name}, {policy.lease:g} s, is longer than the broker's visibility_timeout, "
+            f"{visibility_timeout:g} s: after a crash the redelivered message waits for it. "
+            "Set a shorter lease",
+        )
         for name, policies in tasks.items()
         for policy in policies
         if policy.traits.runs and policy.lease > visibility_timeout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from celery import Celery
@@ -11,7 +11,9 @@ from celery.backends.base import Backend
 from celery.exceptions import TaskRevokedError
 from celery.states import REVOKED
 
+from celery_dedupe import messages
 from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.ticket import from_headers
 from celery_dedupe.core.verdicts import Duplicate
 from celery_dedupe.errors import DuplicateTask
 from celery_dedupe.guard import Guard
@@ -38,6 +40,15 @@ class Desk(Protocol):
 
     def keys(self, call: Any, policies: Sequence[Policy]) -> tuple[str, ...]:
         """One key a policy, made of the call's arguments."""
+
+
+def keys_of(desk: Desk, task: str, headers: Mapping[str, Any] | None, request: Any = None) -> tuple[str, ...]:
+    """The keys of a message: its ticket's, else those that the process which runs it makes of ``request``."""
+    ticket = from_headers(headers)
+    if ticket is not None or request is None:
+        return ticket.keys if ticket else ()
+    call = messages.requested(task, request, desk.signature(task))
+    return desk.keys(call, desk.policies(task))
 
 
 def current_run() -> Run | None:

@@ -184,3 +184,80 @@ def test_all_nodes_of_a_cluster(make_app, cluster, run):
     assert run(app, "release", rows[7]["key"]) == "freed 1 queued\n"
     assert run(app, "release", "--task", "jobs.*", "--yes") == "freed 299 queued\n"
     assert [node.client(0).dbsize() for node in cluster] == [0, 0, 0]
+
+
+def inspected(workers, app):
+    """By node: what ``celery inspect dedupe`` shows."""
+    done = workers.celery(app, "inspect", "dedupe", "--json", "--timeout=5")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_each_worker_says_what_it_holds(make_app, workers, ledger, pool):
+    app = make_app({"jobs.*": "until_finished"})
+    busy, resting = workers(app, pool=pool), workers(app, "--queues=another", pool=pool)
+    result = app.tasks.held.delay("a")
+    ledger.wait_for(1, "a", ended=False)
+
+    found = inspected(workers, app)
+
+    assert found.keys() == {busy.node, resting.node}
+    (lease,) = found[busy.node]["leases"]
+    assert (lease["task"], lease["task_id"]) == ("jobs.held", result.id)
+    assert lease["fence"] > 0
+    assert 0 < lease["expires_in"] <= 60
+    assert found[resting.node]["leases"] == []
+    assert found[busy.node]["digest"] == found[resting.node]["digest"]
+    assert {answer["breaker"] for answer in found.values()} == {"closed"}
+    ledger.open_gate("gate")
+    assert result.get(timeout=30) == "a"
+
+
+def test_check_tells_workers_with_other_rules_and_without_the_extension(make_app, workers, run):
+    app = make_app(RULES)
+    first = workers(app)
+    assert [one["node"] for one in run(app, "check", "--json")["workers"]] == [first.node]
+    other = workers(app, env={"DEDUPE_RULES": json.dumps({"jobs.*": "once"})})
+    bare = workers(app, env={"DEDUPE_INSTALL": "0"})
+
+    found = run(app, "check", "--json", "--timeout=5", exit_code=1)
+
+    errors = [finding["text"] for finding in found["findings"] if finding["kind"] == "error"]
+    assert len(errors) == 2
+    assert any(text.startswith(f"{bare.node} does not have celery-dedupe") for text in errors)
+    (differ,) = [text for text in errors if text.startswith("workers differ in their rules: ")]
+    assert first.node in differ
+    assert other.node in differ
+    assert {one["node"] for one in found["workers"]} == {first.node, other.node}
+
+
+@pytest.mark.parametrize("broker", ["valkey", "rabbitmq"])
+def test_check_tells_of_claims_that_a_purge_left(request, make_app, workers, run, broker):
+    """Case 7. While their messages wait, or a worker has them, all is well."""
+    url = request.getfixturevalue("rabbitmq_url") if broker == "rabbitmq" else None
+    app = make_app(RULES, broker=url)
+    worker = workers(app, "--prefetch-multiplier=1", concurrency=1)
+    for number in range(20):
+        app.tasks.held.delay(str(number))
+
+    def missing():
+        document = run(app, "check", "--json", "--timeout=3")
+        return [one["text"] for one in document["findings"] if " have no message" in one["text"]]
+
+    assert missing() == []
+    assert app.app.control.purge() > 10
+    (text,) = missing()
+    assert text.startswith("at least 1"), "of the twenty, but for those that the worker has"
+    assert "They are of jobs.held." in text
+    run(app, "release", "--task", "jobs.*", "--state", "queued", "--yes")
+    assert missing() == []
+    assert worker.alive
+
+
+def test_check_without_a_broker_checks_the_rest(make_app, run):
+    app = make_app(RULES, broker=NOBODY, backend=NOBODY)
+    found = run(app, "check", "--json")
+    assert found["ok"]
+    assert found["claims"].startswith("valkey ")
+    assert any("no broker answers" in one["text"] for one in found["findings"] if one["kind"] == "note")

@@ -26,7 +26,10 @@ PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 SHOWN = dict(re.findall(r"^```\n\$ celery -A proj dedupe (.*?)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 VOLATILE = [
     (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "TASK-ID"),
-    (re.compile(r"\S+@\S+(?= released)"), "SOMEBODY"),
+    (re.compile(r"\S+@\S+(?= released|: rules)"), "SOMEBODY"),
+    (re.compile(r"(?<=rules )\s*[0-9a-f]{12}\b"), "RULES"),  # any new field of a policy changes it
+    (re.compile(r"valkey [\d.]+"), "VALKEY"),
+    (re.compile(r"redis://\S+"), "URL"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?"), "DATE"),
     (re.compile(r"\b\d{16}\b"), "FENCE"),
     (re.compile(r"\b(\d+(d|h|m|s|ms)\b ?)+(?=ago| |;|\.|$)", re.MULTILINE), "TIME "),
@@ -135,3 +138,8 @@ def test_stats(says, store):
     for task, counts in (("reports.make", made), ("sync.account", synced)):
         store.count("dedupe:stats", {(task, word): number for word, number in counts.items()})
     says("stats --since 24h")
+
+
+def test_check(says, workers, proj):
+    workers(proj)
+    says("check")

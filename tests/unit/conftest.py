@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, _state
 from celery import signals as celery_signals
 from celery.app.task import Task
 from celery.bin.base import CLIContext
@@ -233,6 +233,13 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """What the extension logs, from INFO up."""
     caplog.set_level(logging.INFO, logger="celery_dedupe")
     return caplog
+
+
+@pytest.fixture
+def only_own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apps get none of the tasks that earlier tests' apps share with every app of the process."""
+    builtin = {add for add in _state._on_app_finalizers if add.__module__ == "celery.app.builtins"}
+    monkeypatch.setattr(_state, "_on_app_finalizers", builtin)
 
 
 @pytest.fixture

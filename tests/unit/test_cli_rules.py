@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("only_own_tasks")
+
 RULES = {
     "pay.*": {"lock": "once", "key": "{value}", "keep": "30d"},
     "crawl": ["until_started", {"lock": "while_running", "limit": 4}],

@@ -59,6 +59,7 @@ ALLOWED = {
     "blinker": ["signals"],
     "celery": [
         "cli",
+        "inspection",
         "extension",
         "receivers",
         "task_policies",
@@ -146,7 +147,8 @@ def test_the_core_takes_only_json_from_kombu(module):
         ("django", ["core", "django", "errors"]),
         ("apps", ["errors", "extension"]),
         ("testing", ["core", "errors", "extension", "gates", "signals", "store"]),
-        ("cli", ["cli", "core", "errors", "extension", "store"]),
+        ("inspection", ["core", "errors", "gates", "settings"]),
+        ("cli", ["cli", "core", "errors", "extension", "inspection", "store"]),
         ("prometheus", ["core", "errors", "extension"]),
         ("opentelemetry", ["core", "errors", "extension", "gates", "guard", "signals"]),
     ],

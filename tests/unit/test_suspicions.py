@@ -22,7 +22,14 @@ def policy(lock="until_finished", **fields):
 
 def found(*policies, facts=SOUND, visibility_timeout=None, private_results=False):
     tasks = {"mail.send": policies} if policies else {}
-    return suspicions(tasks, facts, visibility_timeout=visibility_timeout, private_results=private_results)
+    return texts(
+        suspicions(tasks, facts, visibility_timeout=visibility_timeout, private_results=private_results)
+    )
+
+
+def texts(findings):
+    assert {finding.kind for finding in findings} <= {"error", "warning"}
+    return [finding.text for finding in findings]
 
 
 @pytest.mark.parametrize("facts", [SOUND, SILENT])
@@ -77,7 +84,7 @@ def test_only_a_lock_with_runs_has_a_lease():
 
 def test_each_task_and_policy_is_named():
     tasks = {"a": [policy(lease=90), policy("once", lease=120)], "b": [policy(lease=100)], "c": [policy()]}
-    sentences = suspicions(tasks, SOUND, visibility_timeout=60, private_results=False)
+    sentences = texts(suspicions(tasks, SOUND, visibility_timeout=60, private_results=False))
     named = [("a", "90 s"), ("a", "120 s"), ("b", "100 s")]
     assert len(sentences) == 3
     for sentence, (task, lease) in zip(sentences, named, strict=True):
@@ -90,9 +97,31 @@ def test_results_that_only_their_first_caller_gets(on_duplicate, expected):
     assert len(sentences) == expected
     for sentence in sentences:
         assert "rpc://" in sentence
+        assert "a duplicate of mail.send one that never comes" in sentence
         assert "result_backend" in sentence
 
 
 def test_without_any_policy_only_the_store_is_looked_at():
     facts = replace(SOUND, evicts="allkeys-lru", persists=False)
     assert len(found(facts=facts, visibility_timeout=1, private_results=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        ({"writable": False}, "error"),
+        ({"evicts": "allkeys-lru"}, "error"),
+        ({"shared": False}, "warning"),
+        ({"persists": False}, "warning"),
+    ],
+)
+def test_what_lets_locks_go_is_an_error(facts, kind):
+    tasks = {"t": [policy("once")]}
+    (finding,) = suspicions(tasks, replace(SOUND, **facts), visibility_timeout=None, private_results=False)
+    assert finding.kind == kind
+
+
+def test_of_many_tasks_some_are_named():
+    tasks = {f"t{number}": [policy()] for number in range(8)}
+    (sentence,) = texts(suspicions(tasks, SOUND, visibility_timeout=None, private_results=True))
+    assert "a duplicate of t0, t1, t2, t3, t4 and 3 more one that" in sentence
