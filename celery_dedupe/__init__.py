@@ -10,6 +10,7 @@ from celery_dedupe.errors import (
     DeliveryLimitExceeded,
     DuplicateTask,
     LeaseLost,
+    RateExceeded,
     StoreUnavailable,
     UnkeyableArguments,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Policy",
+    "RateExceeded",
     "StoreUnavailable",
     "UnkeyableArguments",
     "current_lease",

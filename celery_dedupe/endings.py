@@ -49,8 +49,8 @@ class Endings:
         ticket = from_headers(request.request_dict)
         if self._desk.policies(request.task.name) or ticket:
             self._received[request.id] = request
-        if ticket and ticket.waits:
-            messages.start_within(request, longest_wait(ticket))
+        if ticket and (told := longest_wait(ticket)):
+            messages.start_within(request, told)
 
     def received(self) -> list[Request]:
         """The requests that this worker has, waiting or running, of tasks that may hold locks."""
@@ -61,12 +61,13 @@ class Endings:
         self._give_back(sender.name, request.id, messages.headers_of(request), request, running=terminated)
 
     def heartbeat_sent(self, **_: Any) -> None:
-        """Give back what revoked messages hold whose time has not come: only then ``task_revoked`` is sent.
+        """Give back what messages hold that are revoked, or expired, before their time has come.
 
-        With ``--without-heartbeat`` such a claim lives until then.
+        Only then Celery sends ``task_revoked``. With ``--without-heartbeat`` such a claim lives until then.
         """
         for request in list(self._received.values()):
-            if request not in self._revoked and _is_revoked(request):
+            gone = _is_revoked(request) or messages.has_expired(request)
+            if gone and request not in self._revoked:
                 self._revoked.add(request)
                 if request not in worker_state.active_requests:
                     self._give_back(request.name, request.id, request.request_dict, request, running=False)
@@ -103,8 +104,10 @@ class Endings:
         self, task: str, task_id: str, headers: Mapping[str, Any] | None, request: Any, *, running: bool
     ) -> None:
         try:
+            ticket = from_headers(headers)
             keys = keys_of(self._desk, task, headers, request)
-            self._desk.guard.withdraw(keys, task_id, running=running)
+            slots = ticket.promised if ticket else {}
+            self._desk.guard.withdraw(keys, task_id, running=running, slots=slots)
         except Exception:
             logger.exception("%s[%s]: its claim was not given back and will run out by itself", task, task_id)
 

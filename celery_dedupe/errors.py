@@ -48,6 +48,27 @@ class DeliveryLimitExceeded(DedupeError):
         )
 
 
+class RateExceeded(DedupeError):
+    """A run would be one too many under its rate, and its policy does not let it wait.
+
+    Attributes:
+        task: name of the task.
+        key: the rate's key in the store.
+        available_in: seconds until the rate has a start free, by what is known now.
+    """
+
+    def __init__(self, task: str, key: str, available_in: float) -> None:
+        super().__init__(task, key, available_in)
+        self.task = task
+        self.key = key
+        self.available_in = available_in
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task} is over the rate of {self.key}, which has a start free in {self.available_in:.1f} s"
+        )
+
+
 class DuplicateTask(DedupeError):
     """The call is a duplicate: another task holds the lock it needs.
 

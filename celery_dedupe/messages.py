@@ -142,6 +142,11 @@ def start_within(request: Any, seconds: float) -> None:
         request._eta = latest
 
 
+def has_expired(request: Any) -> bool:
+    """Whether a message that was received and has not started will not start any more: it is too late."""
+    return request.expires is not None and request.expires <= datetime.now(timezone.utc)
+
+
 def serializer_of(app: Any, task: str, options: Mapping[str, Any]) -> str:
     """The serializer of a call that is about to be published; ``""`` for JSON."""
     registered = app._tasks.get(task)

@@ -17,13 +17,15 @@ from celery_dedupe.core.canonical import canonical
 from celery_dedupe.core.durations import Duration
 from celery_dedupe.core.fields import FIELDS, misfit
 from celery_dedupe.core.keyspecs import KeySource
-from celery_dedupe.core.locks import LOCKS
+from celery_dedupe.core.locks import LOCKS, RATE
+from celery_dedupe.core.rates import RateSource
 
 FOLDER = Path(__file__).parent
 DURATION = set(get_args(Duration))
 WORDS = {
     Duration: "a duration",
     KeySource: "see [keys](keys.md)",
+    RateSource: "see [rates](rates.md)",
     NoneType: "`None`",
     bool: "`True`, `False`",
     int: "a whole number",
@@ -141,8 +143,9 @@ def _words(part: Any) -> list[str]:
 
 
 def _users(name: str) -> str:
-    users = [lock.name for lock in LOCKS.values() if not misfit(name, lock, UNUSUAL)]
-    return "every lock" if len(users) == len(LOCKS) else ", ".join(f"`{user}`" for user in users)
+    users = [f"`{lock.name}`" for lock in LOCKS.values() if not misfit(name, lock, UNUSUAL)]
+    users = ["every lock"] if len(users) == len(LOCKS) else users
+    return ", ".join([*users, *([] if misfit(name, RATE, UNUSUAL) else ["a rate"])])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from celery_dedupe.cli.claims import claims_of
 from celery_dedupe.cli.command import NO, Wrong, command
 from celery_dedupe.core import forecast
 from celery_dedupe.core.call import Call
+from celery_dedupe.core.durations import about
 from celery_dedupe.core.fields import FIELDS
 from celery_dedupe.core.forecast import Forecast, Scene
 from celery_dedupe.core.holdings import holdings
@@ -109,7 +110,7 @@ def _show(dedupe: Dedupe, found: Explained) -> None:
         click.echo("           which leaves it alone")
     for policy, key in zip(found.match.policies, found.keys, strict=True):
         fields = said(policy, [name for name in FIELDS if name not in ("lock", "key")])
-        click.echo(f"\nlock       {policy.lock}")
+        click.echo(f"\nlock       {policy.lock or 'none: it has a rate'}")
         click.echo("fields     " + "\n           ".join(wrap(fields, 88)))
         click.echo(f"key of     {said_key(policy)}")
         click.echo(f"pre-image  {key.preimage}")
@@ -121,6 +122,10 @@ def _show(dedupe: Dedupe, found: Explained) -> None:
 
 def _show_record(record: Record, now: int) -> None:
     parts = holdings(record)
+    if pace := record.pace:
+        promised = pace.tail / 1e6 - now / 1000
+        waiting = f"slots are promised for {about(promised)}" if promised > 0 else "nobody waits"
+        click.echo(f"starts     {len(pace.starts)} of late; {waiting}")
     if not parts:
         click.echo("record     nobody holds it")
         return

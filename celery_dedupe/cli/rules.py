@@ -43,7 +43,7 @@ def _rows(name: str, match: Match) -> Iterator[Sequence[str]]:
         yield name, str(match.rule), "-", "-", "left alone"
     for place, policy in enumerate(match.policies):
         first = (name, str(match.rule)) if place == 0 else ("", "")
-        yield *first, policy.lock, said_key(policy), said(policy, unusual(policy)) or "-"
+        yield *first, policy.traits.name, said_key(policy), said(policy, unusual(policy)) or "-"
 
 
 def _show_idle(uses: Sequence[RuleUse]) -> None:

@@ -62,6 +62,26 @@ class ClaimAsk:
 
 
 @dataclass(frozen=True, slots=True)
+class RateAsk:
+    """One rate that a start must keep. Times are microseconds.
+
+    Attributes:
+        starts, window: so many starts in any window.
+        slot: of the store's clock; what was promised to this message before, 0 for nothing.
+        reserves: promise a slot if the start is not free now.
+        patience: a start that is so near is given at once, and waited for in place.
+        silence: after so long without a start all promises are void.
+    """
+
+    starts: int
+    window: int
+    slot: int
+    reserves: bool
+    patience: int
+    silence: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeginAsk:
     """One lock that a start needs.
 
@@ -73,6 +93,7 @@ class BeginAsk:
         trace: ms for which it is remembered that this run began, unless it is known how it ended; 0 for not.
         deliveries: so many starts of one message are let through, 0 for any number.
         counted: ms for which its starts are counted since the last one.
+        rate: that the start must keep. A list has a key with a rate once.
     """
 
     key: str
@@ -85,6 +106,7 @@ class BeginAsk:
     trace: int = 0
     deliveries: int = 0
     counted: int = 0
+    rate: RateAsk | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +166,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Granted. ``fences`` has one number a lock, 0 where it has no slot."""
+    """Granted. ``fences`` has one number a lock, 0 where it has no slot. It is to start in ``delay`` ms."""
 
     fences: tuple[int, ...]
+    delay: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +189,20 @@ class Exceeded:
 
 
 @dataclass(frozen=True, slots=True)
+class Later:
+    """The rate at ``index`` has no start free before ``wait`` ms have passed.
+
+    ``slots`` has one time a lock, 0 for none: what is promised to the message, and shown when it is back.
+    """
+
+    index: int
+    wait: int
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Over:
     """A copy of this very message ended well already, or a later attempt of it is under way."""
 
 
-BeginReply = Begun | Refused | Redelivered | Exceeded | Over
+BeginReply = Begun | Refused | Redelivered | Exceeded | Later | Over

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from celery_dedupe.core.verdicts import Poison, Raise, Refusal, Skip, Wait
+from celery_dedupe.errors import StoreUnavailable
 
 Counted = Literal[
     "published",  # calls that went out; a retry, and a message that comes back from a wait, is none
     "dropped",  # calls that did not
     "started",  # runs that were let through, each retry's and redelivery's too
-    "skipped",  # starts refused for good as duplicates: ended REVOKED, or FAILURE with DuplicateTask
+    "skipped",  # starts refused for good, as duplicates or by their rate: ended REVOKED, or FAILURE
     "waited",  # starts refused for now: the message comes back
     "poisoned",  # starts refused for good by max_deliveries
     "lease_lost",  # leases that ended under their run
@@ -37,7 +38,9 @@ def counted(verdict: Refusal) -> Counted | None:
         return "waited"
     if isinstance(verdict, Poison):
         return "poisoned"
-    return "skipped" if isinstance(verdict, (Skip, Raise)) and verdict.duplicate else None
+    if isinstance(verdict, Raise):
+        return None if isinstance(verdict.error, StoreUnavailable) else "skipped"
+    return "skipped" if isinstance(verdict, Skip) else None
 
 
 def would_be(verdict: Refusal | None) -> Counted | None:

@@ -1,4 +1,4 @@
-"""The fields of a policy: how each is read, and which lock each belongs to."""
+"""The fields of a policy: how each is read, and which lock each belongs to, or whether to a rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 
 from celery_dedupe.core.durations import seconds
 from celery_dedupe.core.keyspecs import parse_key
-from celery_dedupe.core.locks import LOCKS, Lock, OnConflict, OnStoreError
+from celery_dedupe.core.locks import LOCKS, RATE, Lock, OnConflict, OnStoreError
+from celery_dedupe.core.rates import parse_rate
 from celery_dedupe.core.suggestions import choices
 from celery_dedupe.errors import ConfigurationError
 
@@ -17,7 +18,7 @@ OnDuplicate = Literal["existing", "none", "raise"]
 InWorkflow = Literal["publish", "drop"]
 OnLeaseLost = Literal["continue", "terminate"]
 
-_UNAVAILABLE = ("rate", "store")
+_UNAVAILABLE = ("store",)
 
 
 def read_field(name: str, value: object, *, where: str, literal_key: bool = False) -> Any:
@@ -41,8 +42,9 @@ def misfit(name: str, lock: Lock, value: object) -> str | None:
     belongs = _SHARES if name == "limit" and value != 1 else _BELONGS.get(name)
     if belongs is None or belongs(lock):
         return None
-    users = [other.name for other in LOCKS.values() if belongs(other)]
-    return f"has no meaning with lock {lock.name!r}; it is for {', '.join(users)}"
+    users = [other.name for other in (*LOCKS.values(), RATE) if belongs(other)]
+    kind = "a rate" if lock.paced else f"lock {lock.name!r}"
+    return f"has no meaning with {kind}; it is for {', '.join(users)}"
 
 
 def need_period(lock: Lock, values: Mapping[str, Any], *, where: str) -> None:
@@ -55,12 +57,14 @@ _RUNS: Callable[[Lock], bool] = attrgetter("runs")
 _SHARES: Callable[[Lock], bool] = attrgetter("shares")
 _BELONGS: Mapping[str, Callable[[Lock], bool]] = MappingProxyType(
     {
+        "lock": lambda lock: not lock.paced,
+        "rate": attrgetter("paced"),
         "queue_ttl": lambda lock: lock.claims and not lock.periodic,
         "period": attrgetter("periodic"),
         "keep": attrgetter("remembers"),
         "lease": _RUNS,
         "limit": _RUNS,
-        "on_conflict": _RUNS,
+        "on_conflict": lambda lock: lock.runs or lock.paced,
         "wait_limit": _RUNS,
         "max_deliveries": _RUNS,
         "on_lease_lost": _RUNS,
@@ -111,6 +115,7 @@ def _params(value: object) -> tuple[str, ...]:
 _READERS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
     {
         "lock": _one_of(LOCKS),
+        "rate": _maybe(parse_rate),
         "key": parse_key,
         "scope": _maybe(_scope),
         "queue_ttl": seconds,

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from celery_dedupe.core import transitions, verdicts
-from celery_dedupe.core.asks import Attempt, BeginAsk, Caller, ClaimAsk, Refused
+from celery_dedupe.core.asks import Attempt, BeginAsk, Caller, ClaimAsk, Later, Refused
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.durations import about, spoken
 from celery_dedupe.core.parts import Holder
 from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.rates import rate_of
 from celery_dedupe.core.record import Record
 from celery_dedupe.core.ticket import Ticket
 from celery_dedupe.core.verdicts import Skip, Wait
@@ -87,14 +88,21 @@ def _start(scene: Scene) -> Forecast:
     ticket = Ticket(tuple(scene.keys))
     delay = verdicts.wait_delay(ticket, 0.5)
     back = any(verdicts.may_wait(policy, ticket) for policy in scene.policies)
-    pairs = zip(scene.policies, scene.keys, strict=True)
-    asked = [(p, ask) for p, key in pairs if (ask := verdicts.begin_ask(p, key, delay, comes_back=back))]
-    if not any(ask.slot for _, ask in asked):
+    asked = []
+    for policy, key in zip(scene.policies, scene.keys, strict=True):
+        rate = None
+        if policy.rate is not None:
+            rate = verdicts.rate_ask(policy, rate_of(policy.rate, scene.call, key), 0, ticket)
+        if ask := verdicts.begin_ask(policy, key, delay, comes_back=back, rate=rate):
+            asked.append((policy, ask))
+    if not any(ask.slot or ask.rate for _, ask in asked):
         return Forecast(True, f"would run: {_no_lock(scene)} keeps runs apart")
     reply = _ask(transitions.begin, asked, Attempt(scene.call.task_id, "forecast"), scene)
+    if isinstance(reply, Later):
+        policy, ask = asked[reply.index]
+        return Forecast(False, _paced(policy, reply.wait / 1000), ask.key)
     if not isinstance(reply, Refused):
-        leases = ", ".join(dict.fromkeys(spoken(ask.lease / 1000) for _, ask in asked if ask.slot))
-        return Forecast(True, f"would run, and hold its lock to its end by a lease of {leases}")
+        return Forecast(True, _runs([ask for _, ask in asked]))
     policy, ask = asked[reply.index]
     verdict = verdicts.on_conflict(policy, ask.key, scene.call.task, reply.holders, ticket, delay)
     found = _said(reply.holders)
@@ -104,6 +112,21 @@ def _start(scene: Scene) -> Forecast:
     if isinstance(verdict, Skip):
         return Forecast(False, f"would be skipped, and end REVOKED, as a duplicate of {found}", ask.key)
     return Forecast(False, f"would end FAILURE with DuplicateTask: in its way is {found}", ask.key)
+
+
+def _runs(asks: Sequence[BeginAsk]) -> str:
+    leases = ", ".join(dict.fromkeys(spoken(ask.lease / 1000) for ask in asks if ask.slot))
+    return f"would run, and hold its lock to its end by a lease of {leases}" if leases else "would run"
+
+
+def _paced(policy: Policy, seconds: float) -> str:
+    """What a rate makes of a start that is not free for so long."""
+    what = {
+        "wait": "would wait for a slot of its own",
+        "skip": "would be skipped, and end REVOKED",
+        "raise": "would end FAILURE with RateExceeded",
+    }[policy.on_conflict]
+    return f"{what}: its rate has a start free in {seconds:.1f} s"
 
 
 def _judged(scene: Scene, judge: Callable[[Scene], Forecast], all_the_same: str) -> Forecast:

@@ -14,6 +14,7 @@ from celery_dedupe.core.canonical import encoded, quoted
 from celery_dedupe.core.keyspecs import Dotted, Field, Template
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.preimages import content, load
+from celery_dedupe.core.rates import check_rate
 from celery_dedupe.errors import ConfigurationError
 
 KEY_VERSION = 1
@@ -53,11 +54,12 @@ def check_policy(policy: Policy, signature: inspect.Signature | None, where: str
     """Check what only the task itself can tell: that it has the arguments that ``key`` and ``params`` name.
 
     Raises:
-        ConfigurationError: it has not, ``params`` are in another order, or a key function cannot be imported.
-            The message begins with ``where``.
+        ConfigurationError: it has not, ``params`` are in another order, or the function of a key or a rate
+            cannot be imported or asked. The message begins with ``where``.
     """
     if isinstance(policy.key, Dotted):
         load(policy.key, where)
+    check_rate(policy.rate, where)
     if signature is None:
         return
     check_names(_names(policy), signature, f"{where}: key")

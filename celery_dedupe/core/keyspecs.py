@@ -37,7 +37,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Dotted:
-    """The dotted path of a key function, imported when it is first needed."""
+    """The dotted path of a function, imported when it is first needed."""
 
     path: str
 
@@ -80,7 +80,7 @@ def parse_key(value: object, *, literal: bool = False) -> KeySpec:
     if isinstance(value, str):
         if literal or "{" in value or "}" in value:
             return parse_template(value)
-        if _DOTTED.fullmatch(value):
+        if is_dotted(value):
             return Dotted(value)
         raise ValueError(
             f"is no key: write [{value!r}] for an argument's name, a text with {{fields}}, "
@@ -91,6 +91,11 @@ def parse_key(value: object, *, literal: bool = False) -> KeySpec:
     if callable(value):
         return value
     raise ValueError("is no key: write a list of argument names, a text with {fields}, or a function")
+
+
+def is_dotted(text: str) -> bool:
+    """Whether a text has the form of a dotted path."""
+    return _DOTTED.fullmatch(text) is not None
 
 
 def _names(value: Iterable[object]) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""The six locks as a table of traits. Everything that depends on the kind of a lock reads it from here."""
+"""The six locks and the rate as a table of traits. Whatever depends on the kind reads it from here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 LockName = Literal[
     "until_started", "while_running", "queue_and_run", "until_finished", "until_expired", "once"
@@ -17,7 +17,7 @@ OnStoreError = Literal["allow", "refuse"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """What one kind of lock does at publish, at start and after success.
+    """What one kind of lock, or a rate, does at publish, at start and after success.
 
     Attributes:
         name: the word that rules use.
@@ -26,16 +26,18 @@ class Lock:
         publish_blocked_by: states of another task's hold that make a publish a duplicate.
         remembers: success leaves a done mark for the policy's ``keep``.
         periodic: the queued claim lives for the policy's ``period``; neither a start nor a success ends it.
+        paced: a start is counted under the policy's ``rate``.
         on_conflict: what a refused start does unless the policy says otherwise.
         on_store_error: what happens without the store unless the policy says otherwise.
     """
 
-    name: LockName
+    name: LockName | Literal["rate"]
     claims: bool = True
     runs: bool = True
     publish_blocked_by: frozenset[State] = frozenset()
     remembers: bool = False
     periodic: bool = False
+    paced: bool = False
     on_conflict: OnConflict = "skip"
     on_store_error: OnStoreError = "allow"
 
@@ -63,3 +65,11 @@ LOCKS: Mapping[str, Lock] = MappingProxyType(
         )
     }
 )
+
+RATE = Lock(name="rate", claims=False, runs=False, paced=True, on_conflict="wait")
+"""What a policy is that has a rate in place of a lock."""
+
+
+def kind_of(values: Mapping[str, Any]) -> Lock:
+    """Return what policy fields make: a rate, or the lock that they name."""
+    return RATE if values.get("rate") is not None else LOCKS[values.get("lock") or "queue_and_run"]

@@ -97,6 +97,26 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """Starts under a rate, and slots promised to those who wait, in microseconds of the store's clock.
+
+    Attributes:
+        starts: those of one window, earliest first, and always the last.
+        window: the longest that anybody has asked for.
+        tail: the last slot that was promised.
+        gap: between it and the one before.
+        freed: promised slots that were given back, earliest first.
+    """
+
+    starts: tuple[int, ...]
+    window: int
+    tail: int
+    gap: int
+    freed: tuple[int, ...]
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """Who is in the way, as told to the one that was refused.
 

@@ -11,7 +11,8 @@ from typing import Any
 from celery_dedupe.core.durations import seconds
 from celery_dedupe.core.fields import FIELDS, misfit, need_period, read_field
 from celery_dedupe.core.keyspecs import Dotted, Template
-from celery_dedupe.core.locks import LOCKS, Lock
+from celery_dedupe.core.locks import LOCKS, RATE, Lock, kind_of
+from celery_dedupe.core.rates import portable_rate
 from celery_dedupe.core.suggestions import choices
 from celery_dedupe.core.terms import Policy, written
 from celery_dedupe.errors import ConfigurationError
@@ -70,6 +71,9 @@ def portable(value: object) -> Any:
     """Return a call's ``dedupe=`` option in a form that JSON carries and :func:`overlay` reads.
 
     A key function is left out, since the key itself travels with the message.
+
+    Raises:
+        ConfigurationError: it has a rate function, which cannot travel.
     """
     if isinstance(value, Policy):
         # A list replaces the task's policies, as the object does. It holds every field that the lock has, so
@@ -80,7 +84,7 @@ def portable(value: object) -> Any:
         ]
     if isinstance(value, Mapping):
         return {
-            name: portable(item)
+            name: portable_rate(item) if name == "rate" else portable(item)
             for name, item in value.items()
             if not (name == "key" and (callable(item) or isinstance(item, Dotted)))
         }
@@ -134,21 +138,28 @@ class _Reader:
     def lay(self, over: Mapping[str, Any], policies: tuple[Policy, ...], where: str) -> tuple[Policy, ...]:
         """Lay the fields over each policy whose lock they suit; a field that suits none is an error."""
         values = self._values(over, where)
-        locks = [LOCKS[values.get("lock", policy.lock)] for policy in policies]
+        kinds = [
+            RATE if policy.traits.paced else kind_of({"lock": values.get("lock", policy.lock)})
+            for policy in policies
+        ]
         for name, value in values.items():
-            reasons = [misfit(name, lock, value) for lock in locks]
+            reasons = [misfit(name, kind, value) for kind in kinds]
             if reasons and all(reasons):
                 raise ConfigurationError(f"{where}: {name} {over[name]!r} {reasons[0]}")
-        return tuple(_make(values, written(policy), where) for policy in policies)
+        return tuple(
+            _make(kind, values, written(policy), where) for kind, policy in zip(kinds, policies, strict=True)
+        )
 
     def _build(self, fields: Mapping[str, Any], where: str) -> tuple[Policy]:
         values = self._values(fields, where)
         background = _Reader(self.defaults, self.named)._values(self.defaults, "dedupe_defaults")
-        lock = LOCKS[values.get("lock") or background.get("lock") or "queue_and_run"]
+        if "lock" in values and values.get("rate") is not None:
+            raise ConfigurationError(f"{where} has a lock and a rate; make them two policies of a list")
+        kind = kind_of(values if {"lock", "rate"} & values.keys() else background)
         for name, value in values.items():
-            if reason := misfit(name, lock, value):
+            if reason := misfit(name, kind, value):
                 raise ConfigurationError(f"{where}: {name} {fields[name]!r} {reason}")
-        return (_make(values, background, where),)
+        return (_make(kind, values, background, where),)
 
     def _values(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {
@@ -157,21 +168,24 @@ class _Reader:
         }
 
 
-def _make(values: Mapping[str, Any], background: Mapping[str, Any], where: str) -> Policy:
-    """Return the policy of ``values``, and of those in ``background`` that suit its lock."""
+def _make(kind: Lock, values: Mapping[str, Any], background: Mapping[str, Any], where: str) -> Policy:
+    """Return the policy of ``values``, and of those in ``background`` that suit its kind."""
     merged = {**background, **values}
-    lock = LOCKS[merged.get("lock", "queue_and_run")]
-    need_period(lock, merged, where=where)
-    return Policy(**{name: value for name, value in merged.items() if not misfit(name, lock, value)})
+    need_period(kind, merged, where=where)
+    return Policy(**{name: value for name, value in merged.items() if not misfit(name, kind, value)})
 
 
 def _apart(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-    """Number those that would make an earlier one's key: each of a task's locks has a key of its own."""
-    seen: list[tuple[str | None, object]] = []
+    """Number those that would make an earlier one's key: each of a task's locks has a key of its own.
+
+    A rate never has a lock's: tasks that share it by its scope may have other locks beside it.
+    """
+    seen: list[tuple[bool, str | None, object]] = []
     result: list[Policy] = []
     for policy in policies:
         key = frozenset(policy.key) if isinstance(policy.key, tuple) else policy.key
-        part = str(seen.count((policy.scope, key)) or "")
-        seen.append((policy.scope, key))
+        like = policy.traits.paced, policy.scope, key
+        part = f"{'rate' if policy.traits.paced else ''}{seen.count(like) or ''}"
+        seen.append(like)
         result.append(policy if policy.part == part else replace(policy, part=part))
     return tuple(result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from celery_dedupe.core.parts import FOREVER, Delivered, Done, Ended, Holder, Queued, Running, Trace
+from celery_dedupe.core.parts import FOREVER, Delivered, Done, Ended, Holder, Pace, Queued, Running, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Record:
     ended: tuple[Ended, ...] = ()
     traces: tuple[Trace, ...] = ()
     delivered: tuple[Delivered, ...] = ()
+    pace: Pace | None = None
 
     def __bool__(self) -> bool:
         return self != _NOTHING
@@ -34,8 +35,7 @@ class Record:
         ends += [part.expires_at for part in self.ended]
         ends += [part.expires_at for part in self.traces]
         ends += [part.expires_at for part in self.delivered]
-        if self.done:
-            ends.append(self.done.expires_at)
+        ends += [part.expires_at for part in (self.done, self.pace) if part]
         return FOREVER if FOREVER in ends else max(ends, default=FOREVER)
 
     def live(self, now: int) -> Record:
@@ -48,6 +48,7 @@ class Record:
             tuple(part for part in self.ended if _alive(part.expires_at, now)),
             tuple(part for part in self.traces if _alive(part.expires_at, now)),
             tuple(part for part in self.delivered if _alive(part.expires_at, now)),
+            self.pace if self.pace and _alive(self.pace.expires_at, now) else None,
         )
 
     def with_queued(self, part: Queued) -> Record:

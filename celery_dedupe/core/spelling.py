@@ -11,6 +11,7 @@ from celery_dedupe.core.durations import spoken
 from celery_dedupe.core.fields import DURATIONS, FIELDS, misfit
 from celery_dedupe.core.keyspecs import Dotted, KeySpec, Template
 from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.rates import RateSpec
 from celery_dedupe.core.rules import RuleSet
 from celery_dedupe.core.terms import written
 
@@ -19,7 +20,8 @@ def spelled(policy: Policy) -> dict[str, Any]:
     """Every field that has a meaning for the policy's lock, as plain JSON. Durations are seconds."""
     fields = {name: getattr(policy, name) for name in FIELDS}
     fitting = {name: value for name, value in fields.items() if not misfit(name, policy.traits, value)}
-    return {**fitting, "key": _key(policy.key)}
+    rate = {"rate": _rate(policy.rate)} if policy.traits.paced else {}
+    return {**fitting, "key": _key(policy.key), **rate}
 
 
 def said(policy: Policy, names: Iterable[str]) -> str:
@@ -56,8 +58,19 @@ def _key(key: KeySpec) -> Any:
     if isinstance(key, Template):
         return key.text
     if callable(key):
-        return f"{getattr(key, '__module__', '')}:{getattr(key, '__qualname__', type(key).__qualname__)}"
+        return _function(key)
     return key if key is None else list(key)
+
+
+def _rate(rate: RateSpec) -> str:
+    if isinstance(rate, Dotted):
+        return rate.path
+    return _function(rate) if callable(rate) else str(rate)
+
+
+def _function(function: Any) -> str:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '')}:{name}"
 
 
 def _word(name: str, value: Any) -> str:

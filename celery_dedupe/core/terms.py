@@ -1,4 +1,4 @@
-"""The terms of one lock: the :class:`Policy` that a rule comes to."""
+"""The terms of one lock, or of a rate: the :class:`Policy` that a rule comes to."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Any
 from celery_dedupe.core.durations import Duration
 from celery_dedupe.core.fields import InWorkflow, OnDuplicate, OnLeaseLost, misfit, need_period, read_field
 from celery_dedupe.core.keyspecs import KeySource, KeySpec
-from celery_dedupe.core.locks import LOCKS, Lock, LockName, OnConflict, OnStoreError
+from celery_dedupe.core.locks import Lock, LockName, OnConflict, OnStoreError, kind_of
+from celery_dedupe.core.rates import RateSource, RateSpec
 from celery_dedupe.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Policy:
-    """One lock on a task, with every field set.
+    """One lock on a task, or one rate, with every field set.
 
     The constructor takes what a rule's dict takes: durations may be seconds, a ``timedelta`` or a text such
     as ``"2h"``. The attributes hold seconds, and the lock's own ``on_conflict`` and ``on_store_error`` where
     ``None`` was given.
 
     Attributes:
-        lock: the kind of lock, see :data:`LOCKS`.
+        lock: the kind of lock, see :data:`LOCKS`; ``None`` where there is a rate.
+        rate: at most so many starts in any window of time, or the function that says so; ``None`` for a lock.
         key: which arguments make two calls the same; ``None`` means all of them, ``()`` none.
         scope: the word that tasks sharing the lock have in common; ``None`` means the task's own name.
         queue_ttl: how long a queued claim lives, in seconds, beyond the time to ``eta``.
@@ -44,7 +46,8 @@ class Policy:
         ConfigurationError: a value does not suit its field, or a field does not suit the lock.
     """
 
-    lock: LockName
+    lock: LockName | None
+    rate: RateSpec
     key: KeySpec
     scope: str | None
     queue_ttl: float
@@ -67,6 +70,7 @@ class Policy:
         self,
         *,
         lock: LockName = "queue_and_run",
+        rate: RateSource = None,
         key: KeySource = None,
         scope: str | None = None,
         queue_ttl: Duration = "1h",
@@ -87,8 +91,10 @@ class Policy:
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "part")}
         where = "Policy(...)"
+        if rate is not None and given["lock"] is None:
+            given["lock"] = "queue_and_run"  # ``None`` is what a policy with a rate says of itself.
         values = {name: read_field(name, value, where=where) for name, value in given.items()}
-        traits = LOCKS[values["lock"]]
+        traits = kind_of(values)
         need_period(traits, values, where=where)
         for name in _OF_THE_LOCK:
             values[name] = values[name] or getattr(traits, name)
@@ -97,12 +103,14 @@ class Policy:
             if not untouched and (reason := misfit(name, traits, value)):
                 raise ConfigurationError(f"{where}: {name} {given[name]!r} {reason}")
             object.__setattr__(self, name, value)
+        if traits.paced:
+            object.__setattr__(self, "lock", None)
         object.__setattr__(self, "part", part)
 
     @property
     def traits(self) -> Lock:
-        """What the lock of this policy does."""
-        return LOCKS[self.lock]
+        """What the lock of this policy does, or its rate."""
+        return kind_of({"lock": self.lock, "rate": self.rate})
 
 
 _OF_THE_LOCK = ("on_conflict", "on_store_error")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 HEADER = "dedupe"
@@ -27,6 +27,9 @@ class Ticket:
         waited: seconds it has waited for that in all, by its own delays: no clocks are compared.
         serializer: of the message, to send it again with the same one; empty for JSON.
         observed: it went out though it is a duplicate, since the lock only observes.
+        slots: what was promised to the message under rates, one time of the store's clock a key, 0 for none.
+        told: seconds it was told to wait for that when it was sent last; 0 if it was sent for another reason.
+        paced: seconds it has waited for rates in all; they count neither as waits nor as waited.
     """
 
     keys: tuple[str, ...] = ()
@@ -39,6 +42,9 @@ class Ticket:
     waited: float = 0.0
     serializer: str = ""
     observed: bool = False
+    slots: tuple[int, ...] = ()
+    told: float = 0.0
+    paced: float = 0.0
 
     def to_header(self) -> dict[str, Any]:
         """The header's value: plain JSON, without what has its default."""
@@ -53,11 +59,31 @@ class Ticket:
             header["f"] = 1
         if self.waits:
             header["w"] = [self.waits, self.waited]
+        if any(self.slots):
+            header["r"] = [self.told, self.paced, *self.slots]
         if self.serializer:
             header["z"] = self.serializer
         if self.observed:
             header["d"] = 1
         return header
+
+    @property
+    def promised(self) -> dict[str, int]:
+        """What was promised under rates, by key."""
+        return {key: slot for key, slot in zip(self.keys, self.slots, strict=False) if slot}
+
+    def as_new(self, nonce: str) -> Ticket:
+        """The ticket of the message that goes out next under this task id."""
+        return replace(
+            self,
+            generation=self.generation + 1,
+            nonce=nonce,
+            waits=0,
+            waited=0.0,
+            slots=(),
+            told=0.0,
+            paced=0.0,
+        )
 
 
 def from_headers(headers: Mapping[str, Any] | None) -> Ticket | None:
@@ -66,7 +92,10 @@ def from_headers(headers: Mapping[str, Any] | None) -> Ticket | None:
     if not isinstance(header, Mapping) or header.get("v") != VERSION:
         return None
     keys, wait = header.get("k", ()), header.get("w", (0, 0.0))
-    if not isinstance(keys, (list, tuple)) or not isinstance(wait, (list, tuple)) or len(wait) != 2:
+    paced = header.get("r", (0.0, 0.0))
+    if not all(isinstance(value, (list, tuple)) for value in (keys, wait, paced)):
+        return None
+    if len(wait) != 2 or len(paced) not in (2, 2 + len(keys)):
         return None
     ticket = Ticket(
         keys=tuple(keys),
@@ -79,6 +108,9 @@ def from_headers(headers: Mapping[str, Any] | None) -> Ticket | None:
         waited=wait[1],
         serializer=header.get("z", ""),
         observed=bool(header.get("d")),
+        slots=tuple(paced[2:]),
+        told=paced[0],
+        paced=paced[1],
     )
     return ticket if _sound(ticket) else None
 
@@ -86,11 +118,10 @@ def from_headers(headers: Mapping[str, Any] | None) -> Ticket | None:
 def _sound(ticket: Ticket) -> bool:
     # Anybody may write a header of this name, and what a worker raises over it would cost the task its locks.
     texts: tuple[object, ...] = (*ticket.keys, ticket.nonce, ticket.successor_of, ticket.serializer)
-    counts: tuple[object, ...] = (ticket.generation, ticket.waits)
-    waited: object = ticket.waited
+    counts: tuple[object, ...] = (ticket.generation, ticket.waits, *ticket.slots)
+    times: tuple[object, ...] = (ticket.waited, ticket.told, ticket.paced)
     return (
         all(isinstance(text, str) for text in texts)
         and all(isinstance(count, int) and count >= 0 for count in counts)
-        and isinstance(waited, (int, float))
-        and 0 <= waited < math.inf
+        and all(isinstance(time, (int, float)) and 0 <= time < math.inf for time in times)
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from celery_dedupe.core import pacing
 from celery_dedupe.core.asks import (
     Attempt,
     BeginAsk,
@@ -20,6 +21,7 @@ from celery_dedupe.core.asks import (
     EvictAsk,
     Exceeded,
     FinishAsk,
+    Later,
     LeaseAsk,
     Over,
     Redelivered,
@@ -48,12 +50,19 @@ def claim(book: Book, asks: Sequence[ClaimAsk], caller: Caller, now: int) -> tup
     return None, changes
 
 
-def withdraw(book: Book, keys: Collection[str], task_id: str, running: bool, now: int) -> Changes:
-    """Give back what ``task_id`` has queued and, if ``running``, its slots as well. Its message is gone."""
+def withdraw(
+    book: Book, keys: Collection[str], task_id: str, running: bool, slots: Mapping[str, int], now: int
+) -> Changes:
+    """Give back what ``task_id`` has queued and, if ``running``, its slots as well. Its message is gone.
+
+    ``slots`` are what it was promised under rates, by key.
+    """
     changes: Changes = {}
     for key in keys:
         record = _current(book, changes, key, now // 1000)
         record = record.without_queued(task_id).without_delivered(task_id)
+        if record.pace and key in slots:
+            record = replace(record, pace=pacing.given_back(record.pace, slots[key], now))
         changes[key] = record.without_running(task_id) if running else record
     return changes
 
@@ -72,6 +81,9 @@ def begin(book: Book, asks: Sequence[BeginAsk], attempt: Attempt, now: int) -> t
         deliveries = _delivery(changes[ask.key], ask, attempt)
         if deliveries > ask.deliveries:
             return Exceeded(index, deliveries), {}
+    paced = pacing.begin(changes, asks, now)
+    if isinstance(paced, Later):
+        return paced, _give_way(paced, changes, asks, attempt, ms)
     fences = []
     for ask in asks:
         record = changes[ask.key].without_queued(attempt.task_id)
@@ -87,7 +99,7 @@ def begin(book: Book, asks: Sequence[BeginAsk], attempt: Attempt, now: int) -> t
                 record = record.with_trace(trace)
         fences.append(fence)
         changes[ask.key] = record
-    return Begun(tuple(fences)), changes
+    return Begun(tuple(fences), paced), changes
 
 
 def renew(book: Book, asks: Sequence[LeaseAsk], now: int) -> tuple[list[bool], Changes]:
@@ -186,9 +198,10 @@ def _give_way(
         return book
     # Two locks may share a key, and one that holds outweighs one that does not.
     held = {ask.key for ask in asks if ask.hold}
+    until = ms + (reply.wait if isinstance(reply, Later) else 0)
     for ask in asks:
         if ask.hold:
-            part = Queued(attempt.task_id, ms + ask.hold, attempt.generation, ms)
+            part = Queued(attempt.task_id, until + ask.hold, attempt.generation, ms)
             book[ask.key] = book[ask.key].with_queued(part)
         elif ask.key not in held:
             book[ask.key] = book[ask.key].without_queued(attempt.task_id)

@@ -6,18 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from celery_dedupe.core.asks import BeginAsk, ClaimAsk, FinishAsk
+from celery_dedupe.core.asks import BeginAsk, ClaimAsk, FinishAsk, RateAsk
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.locks import State
 from celery_dedupe.core.parts import Holder
 from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.rates import Rate, kept
 from celery_dedupe.core.ticket import Ticket
-from celery_dedupe.errors import DeliveryLimitExceeded
+from celery_dedupe.errors import DedupeError, DeliveryLimitExceeded, DuplicateTask, RateExceeded
 
 FIRST_DELAY = 0.5  # seconds; doubled with each wait
 SOON = 0.05  # seconds; the same, where the run in the way is as good as over
 LONGEST_DELAY = 30.0  # seconds
 JITTER = 0.25  # of the delay, to both sides
+
+PATIENCE = 0.25  # seconds; a start under a rate that is so near is waited for in place
+SILENCE = 10.0  # seconds, and two windows; after so long without a start nobody keeps a slot under a rate
+LONGEST_STEP = 600.0  # seconds; what comes back later is sent again in between, or brokers take it for lost
 
 ASKED_FOR = 86_400.0  # seconds; what Celery keeps a result for, unless told otherwise
 COUNTED_FOR = 7 * 86_400.0  # seconds; longer than any broker waits before it delivers a message again
@@ -46,27 +51,33 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """The run ends REVOKED: the work is being done, or was done, by another."""
-
-    duplicate: Duplicate
-
-
-@dataclass(frozen=True, slots=True)
-class Raise:
-    """The run ends FAILURE with ``DuplicateTask``; without a duplicate, with ``StoreUnavailable``."""
+    """The run ends REVOKED: the work is being done, or was done, by another, or there is too much of it."""
 
     duplicate: Duplicate | None
     reason: str = "duplicate"
 
 
 @dataclass(frozen=True, slots=True)
+class Raise:
+    """The run ends FAILURE with ``error``."""
+
+    error: DedupeError
+    reason: str = "duplicate"
+    duplicate: Duplicate | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
-    """The message is sent again, to start in ``delay`` seconds with ``ticket``."""
+    """The message is sent again, to start in ``delay`` seconds with ``ticket``.
+
+    ``error`` is for an eager call, which has no message that could come back.
+    """
 
     delay: float
     ticket: Ticket
     reason: str
     duplicate: Duplicate | None = None
+    error: DedupeError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,11 @@ def duplicate(holder: Holder, task: str, key: str) -> Duplicate:
     return Duplicate(holder.task_id, task, holder.state, expires_in, key)
 
 
+def refusal(found: Duplicate) -> DuplicateTask:
+    """The error that tells a caller, or a result, of ``found``."""
+    return DuplicateTask(found.task, found.task_id, found.state, found.expires_in, found.key)
+
+
 def claim_ask(policy: Policy, key: str, call: Call) -> ClaimAsk | None:
     """What a publish asks of the store for one policy; ``None`` where the lock has no queued claim."""
     if not policy.traits.claims:
@@ -110,7 +126,8 @@ def retry_ask(policy: Policy, key: str, call: Call) -> ClaimAsk | None:
     A running slot goes over into the retry's claim when the run ends. Without a slot that would be too late:
     the retry may have started by then, or even ended, and nothing would ever take the claim away.
     """
-    if policy.traits.runs or policy.traits.periodic:
+    traits = policy.traits
+    if traits.runs or traits.periodic or not traits.claims:
         return None
     return ClaimAsk(key, _ms(queued_for(policy, call)), frozenset())
 
@@ -140,16 +157,30 @@ def wait_delay(ticket: Ticket, roll: float) -> float:
 
 
 def longest_wait(ticket: Ticket) -> float:
-    """Seconds that a message which comes back was told to wait at most."""
-    return wait_delay(replace(ticket, waits=ticket.waits - 1), 1.0)
+    """Seconds that a message which comes back was told to wait at most; 0 if it does not."""
+    if ticket.told:
+        return ticket.told
+    return wait_delay(replace(ticket, waits=ticket.waits - 1), 1.0) if ticket.waits else 0.0
 
 
-def begin_ask(policy: Policy, key: str, delay: float, *, comes_back: bool) -> BeginAsk | None:
+def rate_ask(policy: Policy, rate: Rate, slot: int, ticket: Ticket) -> RateAsk:
+    """What a start asks of the store under a rate; ``slot`` is what was promised to its message before."""
+    starts, window = kept(rate)
+    waits = not policy.observe and _patient(policy, ticket)
+    patience = 0.0 if policy.observe else PATIENCE
+    return RateAsk(starts, window, slot, waits, int(patience * 1e6), 2 * window + int(SILENCE * 1e6))
+
+
+def begin_ask(
+    policy: Policy, key: str, delay: float, *, comes_back: bool, rate: RateAsk | None = None
+) -> BeginAsk | None:
     """What a start asks of the store for one policy; ``None`` where it ends nothing and takes nothing.
 
     ``comes_back``: any of the task's policies may let it wait, so that a refusal keeps every queued claim.
     """
     traits = policy.traits
+    if traits.paced:
+        return BeginAsk(key, slot=False, rate=rate) if rate else None
     if traits.periodic:
         return None
     until_then = _ms(delay + policy.queue_ttl)
@@ -187,12 +218,31 @@ def on_conflict(
     if holders[0].state != "done":
         if any(holder.task_id == ticket.successor_of for holder in holders):
             return wait(ticket, delay, "its predecessor still runs", found)
-        patient = policy.on_conflict == "wait" or (
-            policy.on_conflict == "skip" and must_publish(policy, ticket)
-        )
-        if patient and ticket.waited < policy.wait_limit:
+        if _patient(policy, ticket) and ticket.waited < policy.wait_limit:
             return wait(ticket, delay, "the lock is held", found)
-    return Raise(found) if policy.on_conflict == "raise" else Skip(found)
+    return Raise(refusal(found), duplicate=found) if policy.on_conflict == "raise" else Skip(found)
+
+
+def on_rate(
+    policy: Policy, key: str, task: str, wait: int, ticket: Ticket, promised: Mapping[str, int]
+) -> Refusal:
+    """What becomes of a run whose rate has no start free for ``wait`` ms.
+
+    It waits for the slot it was promised, however far that is: a rate keeps nobody from running at last.
+    """
+    seconds = wait / 1000
+    error = RateExceeded(task, key, seconds)
+    reason = f"its rate has a start free in {seconds:.1f} s"
+    if not _patient(policy, ticket):
+        return Raise(error, reason) if policy.on_conflict == "raise" else Skip(None, reason)
+    told = round(min(seconds, LONGEST_STEP), 3)
+    slots = tuple(promised.get(one, 0) for one in ticket.keys)
+    later = replace(ticket, slots=slots, told=told, paced=round(ticket.paced + told, 3))
+    return Wait(told, later, reason, error=error)
+
+
+def _patient(policy: Policy, ticket: Ticket) -> bool:
+    return policy.on_conflict == "wait" or (policy.on_conflict == "skip" and must_publish(policy, ticket))
 
 
 def settled(
@@ -217,8 +267,8 @@ def settled(
 
 def wait(ticket: Ticket, delay: float, reason: str, found: Duplicate | None = None) -> Wait:
     """Come back in ``delay`` seconds."""
-    later = replace(ticket, waits=ticket.waits + 1, waited=round(ticket.waited + delay, 3))
-    return Wait(delay, later, reason, found)
+    later = replace(ticket, waits=ticket.waits + 1, waited=round(ticket.waited + delay, 3), told=0.0)
+    return Wait(delay, later, reason, found, refusal(found) if found else None)
 
 
 def finish_ask(policy: Policy, key: str, token: str, ending: Ending, retry_in: float) -> FinishAsk | None:
@@ -228,6 +278,8 @@ def finish_ask(policy: Policy, key: str, token: str, ending: Ending, retry_in: f
     is kept for one lease, which is how long a dead worker's would have lived.
     """
     traits = policy.traits
+    if traits.paced:
+        return None
     if traits.periodic:
         return FinishAsk(key, "", "withdrawn") if ending == "failed" else None
     if not traits.runs:

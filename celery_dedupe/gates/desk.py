@@ -14,8 +14,6 @@ from celery.states import REVOKED
 from celery_dedupe import messages
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.ticket import from_headers
-from celery_dedupe.core.verdicts import Duplicate
-from celery_dedupe.errors import DuplicateTask
 from celery_dedupe.guard import Guard
 from celery_dedupe.guard.runs import Run
 from celery_dedupe.heartbeat import Lease
@@ -68,14 +66,9 @@ def current_lease() -> Lease | None:
     return run.leases[0] if run and run.leases else None
 
 
-def refusal(found: Duplicate) -> DuplicateTask:
-    """The error that tells a caller, or a result, of ``found``."""
-    return DuplicateTask(found.task, found.task_id, found.state, found.expires_in, found.key)
-
-
-def end_as_duplicate(backend: Backend, request: Any, found: Duplicate) -> None:
+def end_revoked(backend: Backend, request: Any, why: str) -> None:
     """End a message REVOKED, and tell whatever waits for it: the rest of a chain, a chord, errbacks."""
-    reason = TaskRevokedError(f"duplicate of {found.task_id}")
+    reason = TaskRevokedError(why)
     stored = not request.ignore_result
     backend.mark_as_failure(request.id, reason, request=request, store_result=stored, state=REVOKED)
 

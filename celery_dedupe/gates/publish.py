@@ -23,7 +23,8 @@ from celery_dedupe.core.call import Call
 from celery_dedupe.core.counts import Counted
 from celery_dedupe.core.policy import Policy, portable
 from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
-from celery_dedupe.gates.desk import VERDICT, Desk, claimed_by, current_run, end_as_duplicate, refusal
+from celery_dedupe.core.verdicts import refusal
+from celery_dedupe.gates.desk import VERDICT, Desk, claimed_by, current_run, end_revoked
 from celery_dedupe.gates.results import SecondResults
 from celery_dedupe.guard import claims
 from celery_dedupe.guard.claims import Drop
@@ -111,7 +112,8 @@ class PublishGate:
         self._desk.guard.reports.reached(name, task_id, "dropped", publishing.seconds)
         if own_id not in (None, dropped.duplicate.task_id):
             # Whoever has chosen the id may wait for it.
-            end_as_duplicate(self._desk.app.backend, messages.context(call, options), dropped.duplicate)
+            why = f"duplicate of {dropped.duplicate.task_id}"
+            end_revoked(self._desk.app.backend, messages.context(call, options), why)
         return self._answer(dropped, options, attended=publishing.attended)
 
     def before_task_publish(self, sender: str, headers: dict[str, Any], **_: Any) -> None:
@@ -201,8 +203,7 @@ class PublishGate:
     def _retry(self, publishing: _Publishing, run: Run, call: Call) -> None:
         # Never its own duplicate: the run still holds its slots, and its end puts them back in the queue.
         run.retry_in = call.eta_in
-        generation = run.ticket.generation + 1
-        ticket = replace(run.ticket, generation=generation, nonce=secrets.token_hex(4), waits=0, waited=0.0)
+        ticket = run.ticket.as_new(secrets.token_hex(4))
         publishing.claimed = claims.claim_retry(self._desk.guard, call, publishing.policies, ticket)
         publishing.headers = {HEADER: ticket.to_header()}
 

@@ -20,8 +20,7 @@ from celery_dedupe.core import counts
 from celery_dedupe.core.counts import Counted
 from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
 from celery_dedupe.core.verdicts import Ending, Poison, Quiet, Raise, Refusal, Skip, Wait
-from celery_dedupe.errors import StoreUnavailable
-from celery_dedupe.gates.desk import VERDICT, Desk, end_as_duplicate, refusal
+from celery_dedupe.gates.desk import VERDICT, Desk, end_revoked
 from celery_dedupe.gates.publish import pass_through
 from celery_dedupe.guard import runs
 from celery_dedupe.guard.runs import Run
@@ -86,7 +85,8 @@ class RunGate:
             self._desk.guard.reports.unprotected(task.name, task_id, "start", reason)
             self._desk.guard.reports.reached(task.name, task_id, "started")
             if found:
-                self._desk.guard.withdraw(found.keys, task_id)  # This run has nothing that would end it.
+                # This run has nothing that would end it.
+                self._desk.guard.withdraw(found.keys, task_id, slots=found.promised)
             return
         if verdict is not None:
             seconds = time.perf_counter() - began
@@ -111,8 +111,8 @@ class RunGate:
         call = messages.requested(name, request, desk.signature(name))
         if found and len(found.keys) != len(policies):
             # The publisher had other rules: what it claimed is given back, this worker's rules count.
-            desk.guard.withdraw(found.keys, call.task_id)
-            found = replace(found, keys=())
+            desk.guard.withdraw(found.keys, call.task_id, slots=found.promised)
+            found = replace(found, keys=(), slots=())
         if not policies:
             return None
         ticket = found or Ticket(generation=call.retries)
@@ -127,7 +127,8 @@ class RunGate:
             interrupts.of_this_thread,
             # A task that publishes itself under its own id, other than by a retry, has an older success.
             ended_well=lambda: (
-                ticket.generation <= call.retries and messages.succeeded_before(task, request, ticket.waited)
+                ticket.generation <= call.retries
+                and messages.succeeded_before(task, request, ticket.waited + ticket.paced)
             ),
         )
 
@@ -143,16 +144,15 @@ class RunGate:
 
     def _carry_out(self, task: Task[Any, Any], task_id: str, verdict: Refusal) -> None:
         request = task.request
-        if isinstance(verdict, Poison):
+        if isinstance(verdict, (Raise, Poison)):
             raise verdict.error
-        if isinstance(verdict, Raise):
-            raise refusal(verdict.duplicate) if verdict.duplicate else StoreUnavailable(verdict.reason)
         if isinstance(verdict, Skip):
+            why = f"duplicate of {verdict.duplicate.task_id}" if verdict.duplicate else verdict.reason
             if not request.is_eager:
-                end_as_duplicate(task.backend, request, verdict.duplicate)
-            raise Ignore(f"duplicate of {verdict.duplicate.task_id}")
-        if isinstance(verdict, Wait) and request.is_eager and verdict.duplicate is not None:
-            raise refusal(verdict.duplicate)  # There is no message that could come back.
+                end_revoked(task.backend, request, why)
+            raise Ignore(why)
+        if isinstance(verdict, Wait) and request.is_eager and verdict.error is not None:
+            raise verdict.error  # There is no message that could come back.
         if isinstance(verdict, Wait) and not request.is_eager:
             self._send_again(task, task_id, verdict)
         raise Ignore(verdict.reason)
@@ -167,7 +167,7 @@ class RunGate:
             )
         except BaseException:
             # It ends FAILURE with this error: its message may be acknowledged already.
-            self._desk.guard.withdraw(ticket.keys, task_id)
+            self._desk.guard.withdraw(ticket.keys, task_id, slots=ticket.promised)
             raise
 
 

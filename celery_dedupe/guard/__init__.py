@@ -5,7 +5,7 @@ Publishes are in ``claims``, starts and ends in ``runs``; here is what both act 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -19,7 +19,7 @@ from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.heartbeat import Heartbeat
 from celery_dedupe.reports import Reports
 from celery_dedupe.store.breaker import Breaker
-from celery_dedupe.store.protocol import Store
+from celery_dedupe.store.protocol import NO_SLOTS, Store
 
 RELEASED_WITHIN = 3600.0  # seconds that a release is tried for: as long as a queued claim lives by default
 
@@ -74,10 +74,19 @@ class Guard:
         self.reports.unprotected(call.task, call.task_id, stage, str(error))
         return True
 
-    def withdraw(self, keys: Sequence[str], task_id: str, *, running: bool = False) -> None:
-        """Give a task's claims back; if the store is away, later."""
+    def withdraw(
+        self,
+        keys: Sequence[str],
+        task_id: str,
+        *,
+        running: bool = False,
+        slots: Mapping[str, int] = NO_SLOTS,
+    ) -> None:
+        """Give a task's claims back, and what it was promised under rates; if the store is away, later."""
         if keys:
-            self.release(lambda: self.store.withdraw(keys, task_id, running=running), RELEASED_WITHIN)
+            self.release(
+                lambda: self.store.withdraw(keys, task_id, running=running, slots=slots), RELEASED_WITHIN
+            )
 
     def release(
         self, send: Callable[[], None], within: float, late: Callable[[], None] | None = None

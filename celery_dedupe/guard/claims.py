@@ -48,7 +48,7 @@ def claim(
         policy, ask = asked.pop(reply.index)
         found = verdicts.duplicate(reply.holders[0], call.task, ask.key)
         awaited = verdicts.must_publish(policy, ticket)
-        guard.reports.dropped(call, policy.lock, found, published=awaited or policy.observe)
+        guard.reports.dropped(call, policy.traits.name, found, published=awaited or policy.observe)
         if not policy.observe:
             return False if awaited else Drop(policy, found)
         if not awaited:

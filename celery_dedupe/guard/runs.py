@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import secrets
 import time
@@ -9,14 +10,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from celery_dedupe.core import verdicts
-from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Exceeded, FinishAsk, Over, Redelivered, Refused
+from celery_dedupe.core.asks import (
+    Attempt,
+    BeginAsk,
+    Begun,
+    Exceeded,
+    FinishAsk,
+    Later,
+    Over,
+    RateAsk,
+    Redelivered,
+    Refused,
+)
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.rates import rate_of
 from celery_dedupe.core.ticket import Ticket
 from celery_dedupe.core.verdicts import Ending, Poison, Quiet, Raise, Refusal, Skip
 from celery_dedupe.errors import DeliveryLimitExceeded, StoreUnavailable
 from celery_dedupe.guard import RELEASED_WITHIN, Guard, Policies
 from celery_dedupe.heartbeat import Lease
+
+logger = logging.getLogger("celery_dedupe")
+
+Denial = Refused | Redelivered | Exceeded | Later | Over
 
 AGAIN = Quiet("another delivery of this message has ended well")
 
@@ -59,9 +76,7 @@ def begin(
     )
     run = Run(call, ticket, policies, attempt)
     delay = verdicts.wait_delay(ticket, random.random())
-    pairs = zip(policies, ticket.keys, strict=True)
-    back = any(verdicts.may_wait(policy, ticket) for policy in policies if not policy.observe)
-    asked = [(p, ask) for p, key in pairs if (ask := verdicts.begin_ask(p, key, delay, comes_back=back))]
+    asked = _asked(guard, run, delay)
     try:
         reply = _ask(guard, run, asked, delay)
     except StoreUnavailable as error:
@@ -72,14 +87,41 @@ def begin(
         run.leases = _leases(run, asked, reply.fences, interrupt)
     if not isinstance(reply, Redelivered) and ended_well():
         return _begun_again(guard, run, asked)
-    if reply is None or isinstance(reply, Begun):
+    if isinstance(reply, Begun):
+        return _begun(guard, run, reply.delay)
+    if reply is None:
         return _begun(guard, run)
     return _refused(guard, run, asked, _verdict(run, asked, reply, delay))
 
 
-def _ask(
-    guard: Guard, run: Run, asked: list[tuple[Policy, BeginAsk]], delay: float
-) -> Begun | Refused | Redelivered | Exceeded | Over | None:
+def _asked(guard: Guard, run: Run, delay: float) -> list[tuple[Policy, BeginAsk]]:
+    """What the start asks of the store, by policy."""
+    policies, ticket = run.policies, run.ticket
+    back = any(verdicts.may_wait(policy, ticket) for policy in policies if not policy.observe)
+    slots = ticket.slots or (0,) * len(policies)
+    asked = []
+    for policy, key, slot in zip(policies, ticket.keys, slots, strict=True):
+        rate = _rate(guard, run, policy, key, slot)
+        if ask := verdicts.begin_ask(policy, key, delay, comes_back=back, rate=rate):
+            asked.append((policy, ask))
+    return asked
+
+
+def _rate(guard: Guard, run: Run, policy: Policy, key: str, slot: int) -> RateAsk | None:
+    """The rate that the start is to keep; ``None`` where its function fails, for no task is lost for that."""
+    if policy.rate is None:
+        return None
+    try:
+        rate = rate_of(policy.rate, run.call, key)
+    except Exception as error:
+        logger.exception("%s[%s] runs without its rate", run.call.task, run.call.task_id)
+        reason = f"{type(error).__name__}: {error}"
+        guard.reports.unprotected(run.call.task, run.call.task_id, "start", reason)
+        return None
+    return verdicts.rate_ask(policy, rate, slot, run.ticket)
+
+
+def _ask(guard: Guard, run: Run, asked: list[tuple[Policy, BeginAsk]], delay: float) -> Begun | Denial | None:
     """What the store replies once locks that only observe and refuse are taken out of ``asked``.
 
     These are not to keep the run from its others. ``None`` where none is left.
@@ -98,7 +140,7 @@ def _ask(
     return None
 
 
-def _refuses(reply: Refused | Redelivered | Exceeded | Over, index: int) -> bool:
+def _refuses(reply: Denial, index: int) -> bool:
     return isinstance(reply, Over) or reply.index == index
 
 
@@ -118,12 +160,14 @@ def _leases(
     )  # fmt: skip
 
 
-def _begun(guard: Guard, run: Run) -> Run:
+def _begun(guard: Guard, run: Run, delay: int = 0) -> Run:
     if run.leases:
         guard.heartbeat.hold(run.leases)
         keys = tuple(lease.key for lease in run.leases)
         fences = tuple(lease.fence for lease in run.leases)
         guard.reports.taken(run.call, "running", keys, fences)
+    if delay:
+        time.sleep(delay / 1000)  # Its start is counted for then.
     return run
 
 
@@ -141,7 +185,7 @@ def _begun_again(guard: Guard, run: Run, asked: Sequence[tuple[Policy, BeginAsk]
 def _verdict(
     run: Run,
     asked: Sequence[tuple[Policy, BeginAsk]],
-    reply: Refused | Redelivered | Exceeded | Over,
+    reply: Denial,
     delay: float,
 ) -> Refusal:
     if isinstance(reply, Over):
@@ -152,13 +196,19 @@ def _verdict(
     if isinstance(reply, Exceeded):
         call = run.call
         return Poison(DeliveryLimitExceeded(call.task, call.task_id, reply.deliveries, ask.deliveries))
+    if isinstance(reply, Later):
+        promised = run.ticket.promised | {
+            one.key: slot for (_, one), slot in zip(asked, reply.slots, strict=True)
+        }
+        return verdicts.on_rate(policy, ask.key, run.call.task, reply.wait, run.ticket, promised)
     return verdicts.on_conflict(policy, ask.key, run.call.task, reply.holders, run.ticket, delay)
 
 
 def _refused(guard: Guard, run: Run, asked: Sequence[tuple[Policy, BeginAsk]], verdict: Refusal) -> Refusal:
     kept = any(ask.hold for _, ask in asked) or any(policy.traits.periodic for policy in run.policies)
-    if isinstance(verdict, Poison) or (kept and isinstance(verdict, (Skip, Raise))):
-        guard.withdraw(run.ticket.keys, run.call.task_id)
+    promised = run.ticket.promised
+    if isinstance(verdict, Poison) or ((kept or promised) and isinstance(verdict, (Skip, Raise))):
+        guard.withdraw(run.ticket.keys, run.call.task_id, slots=promised)
     guard.reports.refused(run.call, verdict, observed=False)
     return verdict
 
@@ -168,8 +218,8 @@ def _begin_without_store(guard: Guard, error: StoreUnavailable, run: Run, delay:
         return run
     if run.ticket.waited < max(policy.wait_limit for policy in run.policies):
         return _report(guard, run, verdicts.wait(run.ticket, delay, "the claim store does not answer"))
-    guard.withdraw(run.ticket.keys, run.call.task_id)
-    return _report(guard, run, Raise(None, str(error)))
+    guard.withdraw(run.ticket.keys, run.call.task_id, slots=run.ticket.promised)
+    return _report(guard, run, Raise(StoreUnavailable(str(error)), str(error)))
 
 
 def _report(guard: Guard, run: Run, verdict: Refusal) -> Run | Refusal:

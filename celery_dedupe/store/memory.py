@@ -22,6 +22,7 @@ from celery_dedupe.core.asks import (
 from celery_dedupe.core.counts import HOUR, Counts, hours, total
 from celery_dedupe.core.record import Record
 from celery_dedupe.core.suspicions import StoreFacts
+from celery_dedupe.store.protocol import NO_SLOTS
 
 _EPOCH = time.time_ns() - time.perf_counter_ns()
 
@@ -52,9 +53,16 @@ class MemoryStore:
             self._write(changes)
         return reply
 
-    def withdraw(self, keys: Collection[str], task_id: str, *, running: bool = False) -> None:
+    def withdraw(
+        self,
+        keys: Collection[str],
+        task_id: str,
+        *,
+        running: bool = False,
+        slots: Mapping[str, int] = NO_SLOTS,
+    ) -> None:
         with self._lock:
-            self._write(transitions.withdraw(self._records, keys, task_id, running, self._clock()))
+            self._write(transitions.withdraw(self._records, keys, task_id, running, slots, self._clock()))
 
     def begin(self, asks: Sequence[BeginAsk], attempt: Attempt) -> BeginReply:
         with self._lock:

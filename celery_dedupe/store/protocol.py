@@ -6,7 +6,8 @@ Every verb raises ``StoreUnavailable`` when the store cannot answer or cannot wr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from celery_dedupe.core.asks import (
@@ -24,6 +25,8 @@ from celery_dedupe.core.counts import Counts
 from celery_dedupe.core.record import Record
 from celery_dedupe.core.suspicions import StoreFacts
 from celery_dedupe.errors import StoreUnavailable
+
+NO_SLOTS: Mapping[str, int] = MappingProxyType({})
 
 
 class NotARecord(StoreUnavailable):
@@ -53,13 +56,24 @@ class Store(Protocol):
         The caller's own task id is in nobody's way, so asking again after a lost reply is harmless.
         """
 
-    def withdraw(self, keys: Collection[str], task_id: str, *, running: bool = False) -> None:
-        """Give back the queued claims of ``task_id`` and, if ``running``, its slots. Other owners' stay."""
+    def withdraw(
+        self,
+        keys: Collection[str],
+        task_id: str,
+        *,
+        running: bool = False,
+        slots: Mapping[str, int] = NO_SLOTS,
+    ) -> None:
+        """Give back the queued claims of ``task_id`` and, if ``running``, its slots. Other owners' stay.
+
+        ``slots``: what the message was promised under rates, by key; whoever comes next may have them.
+        """
 
     def begin(self, asks: Sequence[BeginAsk], attempt: Attempt) -> BeginReply:
-        """End the queued claims of a task and take its running slots: all of them, or none.
+        """End a task's queued claims, take its running slots, count it under its rates: all, or nothing.
 
-        Asking again with the same token after a lost reply gives the same slots with the same fences.
+        No window of a rate ever has more starts than the rate says. Asking again with the same token after a
+        lost reply gives the same slots with the same fences, and counts another start.
         """
 
     def renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -23,7 +23,7 @@ from celery_dedupe.core.record import Record
 from celery_dedupe.core.suspicions import StoreFacts
 from celery_dedupe.store import redis_text
 from celery_dedupe.store.chunks import chunks
-from celery_dedupe.store.protocol import NotARecord
+from celery_dedupe.store.protocol import NO_SLOTS, NotARecord
 from celery_dedupe.store.redis_counts import RedisCounts
 from celery_dedupe.store.redis_errors import ANSWERING
 from celery_dedupe.store.redis_facts import read_facts
@@ -51,8 +51,16 @@ class RedisStore(RedisCounts):
         reply = self._run("claim", [ask.key for ask in asks], [words])
         return redis_text.refused(reply) if reply else None
 
-    def withdraw(self, keys: Collection[str], task_id: str, *, running: bool = False) -> None:
-        self._run("withdraw", list(keys), [encode(task_id), int(running)])
+    def withdraw(
+        self,
+        keys: Collection[str],
+        task_id: str,
+        *,
+        running: bool = False,
+        slots: Mapping[str, int] = NO_SLOTS,
+    ) -> None:
+        promised = [slots.get(key, 0) for key in keys]
+        self._run("withdraw", list(keys), [encode(task_id), int(running), *promised])
 
     def begin(self, asks: Sequence[BeginAsk], attempt: Attempt) -> BeginReply:
         argv: list[Any] = [
@@ -67,6 +75,7 @@ class RedisStore(RedisCounts):
         for ask in asks:
             argv += int(ask.slot), ask.limit, ask.lease, ask.hold, ask.mark, int(ask.remembers), ask.trace
             argv += ask.deliveries, ask.counted
+            argv += redis_text.rate(ask.rate)
         return redis_text.begin_reply(self._run("begin", [ask.key for ask in asks], argv))
 
     def renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -17,12 +17,16 @@ from celery_dedupe.core.asks import (
     Begun,
     Caller,
     ClaimAsk,
+    Exceeded,
     FinishAsk,
+    Later,
     LeaseAsk,
     Over,
+    Redelivered,
     Refused,
 )
 from celery_dedupe.errors import StoreUnavailable
+from celery_dedupe.store.protocol import NO_SLOTS
 from celery_dedupe.store.redis import RedisStore
 
 T = TypeVar("T")
@@ -36,7 +40,7 @@ class ClusterStore(RedisStore):
     refuses, what the earlier ones gave is given back, and in between a third caller can be refused by a claim
     that is about to vanish. If this process dies in between, the claim ends with its ttl, the slot with its
     lease. A queued claim of the same task id that an earlier lock has replaced or ended is not restored. None
-    of this lets two runs into one slot.
+    of this lets two runs into one slot. A start that a later rate refuses stays counted under an earlier one.
 
     Where one server does not answer, the others are still given their renewals and releases before the error.
 
@@ -76,14 +80,22 @@ class ClusterStore(RedisStore):
             given.append(some[0].key)
         return None
 
-    def withdraw(self, keys: Collection[str], task_id: str, *, running: bool = False) -> None:
+    def withdraw(
+        self,
+        keys: Collection[str],
+        task_id: str,
+        *,
+        running: bool = False,
+        slots: Mapping[str, int] = NO_SLOTS,
+    ) -> None:
         one = super().withdraw
-        _all(lambda key: one([key], task_id, running=running), keys)
+        _all(lambda key: one([key], task_id, running=running, slots=slots), keys)
 
     def begin(self, asks: Sequence[BeginAsk], attempt: Attempt) -> BeginReply:
-        fences = [0] * len(asks)
+        fences, delay = [0] * len(asks), 0
         begun: set[str] = set()
-        for places, some in _by_key(asks):
+        # Rates come last: a start that is counted stays counted, whatever a lock says after it.
+        for places, some in sorted(_by_key(asks), key=lambda group: any(ask.rate for ask in group[1])):
             try:
                 reply = super().begin(some, attempt)
             except StoreUnavailable:
@@ -91,12 +103,15 @@ class ClusterStore(RedisStore):
                     self._give_back(asks, {*begun, some[0].key}, attempt)
                 raise
             if not isinstance(reply, Begun):
-                self._give_back(asks, begun, attempt, refused=isinstance(reply, Refused))
-                return reply if isinstance(reply, Over) else replace(reply, index=places[reply.index])
+                wait = reply.wait if isinstance(reply, Later) else 0
+                refused = isinstance(reply, (Refused, Later))
+                self._give_back(asks, begun, attempt, refused=refused, wait=wait)
+                return _replaced(reply, places, len(asks))
             begun.add(some[0].key)
+            delay = max(delay, reply.delay)
             for place, fence in zip(places, reply.fences, strict=True):
                 fences[place] = fence
-        return Begun(tuple(fences))
+        return Begun(tuple(fences), delay)
 
     def renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
         one = super().renew
@@ -113,12 +128,18 @@ class ClusterStore(RedisStore):
         return found
 
     def _give_back(
-        self, asks: Sequence[BeginAsk], begun: Collection[str], attempt: Attempt, *, refused: bool = True
+        self,
+        asks: Sequence[BeginAsk],
+        begun: Collection[str],
+        attempt: Attempt,
+        *,
+        refused: bool = True,
+        wait: int = 0,
     ) -> None:
         """Free what ``begin`` gave; after a refusal hold or drop the queued claims, as one script would."""
         back = []
         for _, some in _by_key(asks):
-            key, hold = some[0].key, max(ask.hold for ask in some)
+            key, hold = some[0].key, max(ask.hold + wait if ask.hold else 0 for ask in some)
             token = attempt.token if key in begun and any(ask.slot for ask in some) else ""
             if refused:
                 outcome = "queued" if hold else "withdrawn"
@@ -126,6 +147,20 @@ class ClusterStore(RedisStore):
             elif token:
                 back.append(FinishAsk(key, token, "free", deliveries="undo"))
         self.finish(back, attempt, well=False)
+
+
+def _replaced(
+    reply: Refused | Redelivered | Exceeded | Later | Over, places: list[int], n: int
+) -> BeginReply:
+    """The reply to the asks at ``places`` of a list of ``n``, as one to the whole list."""
+    if isinstance(reply, Over):
+        return reply
+    if isinstance(reply, Later):
+        slots = [0] * n
+        for place, slot in zip(places, reply.slots, strict=True):
+            slots[place] = slot
+        reply = replace(reply, slots=tuple(slots))
+    return replace(reply, index=places[reply.index])
 
 
 def _by_key(asks: Sequence[Ask]) -> list[tuple[list[int], list[Ask]]]:

@@ -40,7 +40,7 @@ class Scripts:
 
 def files_of(verb: str) -> tuple[str, ...]:
     """The Lua files of a verb, which go after the one that reads the clock."""
-    return ("free", "record", verb) if verb == "claim" else ("record", verb)
+    return ("free", "record", verb) if verb == "claim" else ("record", "pacing", verb)
 
 
 @cache

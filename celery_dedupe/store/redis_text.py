@@ -8,9 +8,20 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote, unquote
 
-from celery_dedupe.core.asks import BeginReply, Begun, Caller, ClaimAsk, Exceeded, Over, Redelivered, Refused
+from celery_dedupe.core.asks import (
+    BeginReply,
+    Begun,
+    Caller,
+    ClaimAsk,
+    Exceeded,
+    Later,
+    Over,
+    RateAsk,
+    Redelivered,
+    Refused,
+)
 from celery_dedupe.core.counts import Counts, total
-from celery_dedupe.core.parts import Delivered, Done, Ended, Holder, Queued, Running, Trace
+from celery_dedupe.core.parts import Delivered, Done, Ended, Holder, Pace, Queued, Running, Trace
 from celery_dedupe.core.record import Record
 
 STATES = {"q": "queued", "r": "running", "d": "done", "t": "lapsed"}
@@ -75,7 +86,7 @@ def text(reply: Any) -> str:
 
 def record(lines: str) -> Record:
     """A record from its text. Raises ``ValueError`` or ``KeyError`` if it is not one."""
-    parts: dict[str, list[list[str]]] = {"q": [], "r": [], "d": [], "e": [], "t": [], "n": []}
+    parts: dict[str, list[list[str]]] = {"q": [], "r": [], "d": [], "e": [], "t": [], "n": [], "s": []}
     for line in lines.split("\n"):
         kind, *part = line.split(" ")
         parts[kind].append(part)
@@ -96,6 +107,7 @@ def record(lines: str) -> Record:
             Delivered(decode(task_id), decode(nonce), int(count), int(expires))
             for task_id, nonce, count, expires in parts["n"]
         ),
+        _pace(*parts["s"][0]) if parts["s"] else None,
     )
 
 
@@ -114,14 +126,34 @@ def begin_reply(reply: Sequence[Any]) -> BeginReply:
     """What ``begin.lua`` says."""
     verdict, *rest = map(text, reply)
     if verdict == "begun":
-        return Begun(tuple(map(int, rest)))
+        delay, *fences = map(int, rest)
+        return Begun(tuple(fences), delay)
     if verdict == "refused":
         return refused(rest)
     if verdict == "redelivered":
         return Redelivered(int(rest[0]) - 1, int(rest[1]))
     if verdict == "exceeded":
         return Exceeded(int(rest[0]) - 1, int(rest[1]))
+    if verdict == "later":
+        index, wait, *slots = map(int, rest)
+        return Later(index - 1, wait, tuple(slots))
     return Over()
+
+
+def rate(ask: RateAsk | None) -> tuple[int, ...]:
+    """The words of a rate, or of none."""
+    if ask is None:
+        return (0,) * 6
+    return ask.starts, ask.window, ask.slot, int(ask.reserves), ask.patience, ask.silence
+
+
+def _pace(starts: str, window: str, tail: str, gap: str, freed: str, expires: str) -> Pace:
+    return Pace(_times(starts), int(window), int(tail), int(gap), _times(freed), int(expires))
+
+
+def _times(word: str) -> tuple[int, ...]:
+    """Times of sixteen digits each; see ``lua/pacing.lua``."""
+    return tuple(int(word[at : at + 16]) for at in range(0, len(word), 16)) if word != EMPTY else ()
 
 
 def _running(part: Sequence[str]) -> Running:

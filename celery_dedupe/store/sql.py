@@ -25,7 +25,7 @@ from celery_dedupe.core.record import Record
 from celery_dedupe.core.suspicions import StoreFacts
 from celery_dedupe.store import sql_text
 from celery_dedupe.store.chunks import chunks
-from celery_dedupe.store.protocol import NotARecord
+from celery_dedupe.store.protocol import NO_SLOTS, NotARecord
 from celery_dedupe.store.sql_counts import SqlCounts
 from celery_dedupe.store.sql_facts import read_facts
 from celery_dedupe.store.sql_rows import Row, Texts, row_key
@@ -49,8 +49,18 @@ class SqlStore(SqlCounts):
             [ask.key for ask in asks], lambda book, now: transitions.claim(book, asks, caller, now)
         )
 
-    def withdraw(self, keys: Collection[str], task_id: str, *, running: bool = False) -> None:
-        self._turn(keys, lambda book, now: (None, transitions.withdraw(book, keys, task_id, running, now)))
+    def withdraw(
+        self,
+        keys: Collection[str],
+        task_id: str,
+        *,
+        running: bool = False,
+        slots: Mapping[str, int] = NO_SLOTS,
+    ) -> None:
+        self._turn(
+            keys,
+            lambda book, now: (None, transitions.withdraw(book, keys, task_id, running, slots, now)),
+        )
 
     def begin(self, asks: Sequence[BeginAsk], attempt: Attempt) -> BeginReply:
         return self._turn(

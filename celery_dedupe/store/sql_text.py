@@ -31,4 +31,6 @@ def read(text: str) -> Record:
 
 def _part(hint: Any, value: Any) -> Any:
     kind = get_args(hint)[0]
-    return tuple(kind(**one) for one in value) if get_origin(hint) is tuple else kind(**value)
+    if get_origin(hint) is tuple:
+        return tuple(kind(**one) for one in value)
+    return kind(**{name: tuple(one) if isinstance(one, list) else one for name, one in value.items()})

@@ -5,8 +5,8 @@ It shares the shape of asks and replies with the stores, and nothing of how they
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from celery_dedupe.core.asks import (
     Attempt,
@@ -18,12 +18,14 @@ from celery_dedupe.core.asks import (
     EvictAsk,
     Exceeded,
     FinishAsk,
+    Later,
     LeaseAsk,
     Over,
+    RateAsk,
     Redelivered,
     Refused,
 )
-from celery_dedupe.core.parts import Delivered, Done, Ended, Holder, Queued, Running
+from celery_dedupe.core.parts import Delivered, Done, Ended, Holder, Pace, Queued, Running
 from celery_dedupe.core.record import Record
 
 
@@ -44,12 +46,73 @@ class Part:
     count: int = 0
 
 
+@dataclass
+class Pacer:
+    """Starts under a rate. Whoever waits stands in line behind ``tail``, or where somebody has left a gap."""
+
+    starts: list[int] = field(default_factory=list)
+    window: int = 0  # the longest
+    tail: int = 0
+    gap: int = 0
+    gaps: list[int] = field(default_factory=list)
+    until: int = 0  # ms
+
+    def last(self) -> int:
+        return max(self.starts, default=0)
+
+    def look(self, ask: RateAsk, tick: int) -> tuple[int, bool]:
+        """When a run may start, and whether it may take that start now; the line moves on."""
+        if self.last() > tick + ask.patience:  # The clock was set back.
+            self.starts, self.window, self.tail, self.gap, self.gaps, self.until = [], 0, 0, 0, [], 0
+        if self.tail > tick and tick - self.last() > ask.silence:
+            self.tail, self.gaps = 0, []
+        self.gaps = [gap for gap in self.gaps if gap > tick]
+        full = self.starts[-ask.starts] + ask.window if len(self.starts) >= ask.starts else 0
+        room = max(tick, self.last(), full)
+        soon = tick + ask.patience
+        if ask.slot:
+            if ask.slot > soon:
+                return ask.slot, False
+            if room <= soon:
+                return max(room, ask.slot), True
+        if self.tail <= tick and room <= soon:
+            return room, True
+        place, is_gap = self.next_place(ask, room, tick)
+        start_now = max(place, room) <= soon
+        if start_now or ask.reserves:
+            if is_gap:
+                self.gaps.remove(place)
+            else:
+                self.tail, self.gap = place, -(-ask.window // ask.starts)
+                self.until = max(self.until, (place + ask.window) // 1000 + 1)
+        return (max(place, room), True) if start_now else (place, False)
+
+    def next_place(self, ask: RateAsk, room: int, tick: int) -> tuple[int, bool]:
+        if self.gaps:
+            return min(self.gaps), True
+        behind = self.tail + -(-ask.window // ask.starts)
+        return (behind if self.tail > tick else max(room, behind)), False
+
+    def start(self, ask: RateAsk, at: int) -> None:
+        self.window = max(self.window, ask.window)
+        self.starts = [*(start for start in self.starts if at - start < self.window), at][-1000:]
+        self.until = max(self.until, (at + ask.window) // 1000 + 1)
+
+    def leave(self, place: int, tick: int) -> None:
+        if tick < place <= self.tail and place not in self.gaps:
+            self.gaps = sorted([*self.gaps, place])
+            while self.gaps and self.gaps[-1] >= self.tail:
+                self.gaps.pop()
+                self.tail -= self.gap
+
+
 class Model:
     """Attributes: tick: its clock, in microseconds."""
 
     def __init__(self, tick: int) -> None:
         self.tick = tick
         self.parts: list[Part] = []
+        self.pacers: dict[str, Pacer] = {}
 
     @property
     def now(self) -> int:
@@ -57,6 +120,7 @@ class Model:
 
     def forget_the_past(self) -> None:
         self.parts = [part for part in self.parts if part.until == 0 or part.until > self.now]
+        self.pacers = {key: pacer for key, pacer in self.pacers.items() if pacer.until > self.now}
 
     def at(self, key: str, kind: str) -> list[Part]:
         return [part for part in self.parts if part.key == key and part.kind == kind]
@@ -99,9 +163,11 @@ class Model:
             self.queue(ask.key, caller.task_id, ask.ttl, max(caller.generation, 1) - 1)
         return None
 
-    def withdraw(self, keys: Collection[str], task_id: str, running: bool) -> None:
+    def withdraw(self, keys: Collection[str], task_id: str, running: bool, slots: Mapping[str, int]) -> None:
         self.forget_the_past()
         for key in keys:
+            if key in self.pacers and key in slots:
+                self.pacers[key].leave(slots[key], self.tick)
             self.remove(key, "queued", id=task_id)
             self.remove(key, "count", id=task_id)
             if running:
@@ -135,7 +201,40 @@ class Model:
             if ask.deliveries and not known and count > ask.deliveries:
                 self.parts = before
                 return Exceeded(place, count)
-        return Begun(tuple(self.take(ask, attempt) for ask in asks))
+        delay = self.keep_rates(asks, attempt)
+        if isinstance(delay, Later):
+            return delay
+        return Begun(tuple(self.take(ask, attempt) for ask in asks), delay)
+
+    def keep_rates(self, asks: Sequence[BeginAsk], attempt: Attempt) -> int | Later:
+        before = {key: replace(pacer) for key, pacer in self.pacers.items()}
+        found = {}
+        for place, ask in enumerate(asks):
+            if ask.rate:
+                pacer = self.pacers.setdefault(ask.key, Pacer())
+                found[place] = (ask.key, ask.rate, *pacer.look(ask.rate, self.tick))
+        waits = [when for _, rate, when, free in found.values() if not free and rate.reserves]
+        refused = [when for _, _, when, free in found.values() if not free]
+        at = max(waits or refused or [when for _, _, when, _ in found.values()] or [self.tick])
+        wait = (at - self.tick + 999) // 1000
+        if all(free for *_, free in found.values()):
+            for key, rate, *_ in found.values():
+                self.pacers[key].start(rate, at)
+            return wait
+        slots = [0] * len(asks)
+        index = 0
+        for place, (key, rate, when, free) in found.items():
+            if free:
+                # It does not start, so it has taken nothing.
+                self.pacers.pop(key)
+                self.pacers.update({key: before[key]} if key in before else {})
+                slots[place] = rate.slot
+            else:
+                slots[place] = when if rate.reserves else 0
+                index = place if when == at and bool(waits) == rate.reserves else index
+        self.pacers = {key: pacer for key, pacer in self.pacers.items() if pacer.until}
+        self.make_way(asks, attempt, wait)
+        return Later(index, wait, tuple(slots))
 
     def count(self, key: str, attempt: Attempt) -> int:
         message = attempt.task_id, attempt.nonce
@@ -159,12 +258,12 @@ class Model:
                 if (part.id, part.nonce) == (attempt.task_id, attempt.nonce):
                     part.marked = self.now + ask.mark
 
-    def make_way(self, asks: Sequence[BeginAsk], attempt: Attempt) -> None:
+    def make_way(self, asks: Sequence[BeginAsk], attempt: Attempt, wait: int = 0) -> None:
         for ask in asks:
             if not any(other.hold for other in asks if other.key == ask.key):
                 self.remove(ask.key, "queued", id=attempt.task_id)
             elif ask.hold:
-                self.queue(ask.key, attempt.task_id, ask.hold, attempt.generation)
+                self.queue(ask.key, attempt.task_id, ask.hold + wait, attempt.generation)
 
     def take(self, ask: BeginAsk, attempt: Attempt) -> int:
         self.remove(ask.key, "queued", id=attempt.task_id)
@@ -280,4 +379,11 @@ class Model:
             tuple(
                 Delivered(part.id, part.nonce, part.count, part.until) for part in self.at(key, "count")
             ),
+            self.pace(key),
         )  # fmt: skip
+
+    def pace(self, key: str) -> Pace | None:
+        if key not in self.pacers:
+            return None
+        pacer = self.pacers[key]
+        return Pace(tuple(pacer.starts), pacer.window, pacer.tail, pacer.gap, tuple(pacer.gaps), pacer.until)

@@ -17,7 +17,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import BigInteger, Engine, bindparam, delete, select
 
-from celery_dedupe.core.asks import Attempt, BeginAsk, Begun, Caller, ClaimAsk, EvictAsk, FinishAsk, LeaseAsk
+from celery_dedupe.core.asks import (
+    Attempt,
+    BeginAsk,
+    Begun,
+    Caller,
+    ClaimAsk,
+    EvictAsk,
+    FinishAsk,
+    Later,
+    LeaseAsk,
+    RateAsk,
+)
 from celery_dedupe.core.record import Record
 from celery_dedupe.store import redis_text, sql_text
 from celery_dedupe.store.memory import MemoryStore
@@ -79,6 +90,8 @@ begins = st.builds(
     st.sampled_from((0, 0, 1, 2)),
     times,
 )  # fmt: skip
+PATIENCE, SILENCE = 250_000, 3_000_000
+rates = st.sampled_from([(1, 400_000), (2, 1_000_001), (3, 5_000_000)])
 wishes = st.sampled_from(("forget", "keep", "undo"))
 outcomes = st.sampled_from(("free", "done", "queued", "withdrawn"))
 
@@ -115,6 +128,7 @@ class StoreMachine(RuleBasedStateMachine):
             *(TurnedRedisStore(client, self.key("clock")) for client in clients),
             *(turned_sql_store(engine, lambda: self.model.tick) for engine in engines),
         ]
+        self.promised: list[tuple[str, int]] = []
         self.fences = dict.fromkeys(LIMITS, 0)  # the last one given
 
     def key(self, name: str) -> str:
@@ -185,7 +199,7 @@ class StoreMachine(RuleBasedStateMachine):
     def withdraw(self, names: list[str], who: str, running: bool) -> None:
         self.turn(1)
         wanted = [self.key(name) for name in names]
-        expected = self.model.withdraw(wanted, who, running)
+        expected = self.model.withdraw(wanted, who, running, {})
         self.everywhere(lambda store: store.withdraw(wanted, who, running=running), expected)
 
     @rule(asks=lists_of(begins), attempt=attempts, micros=st.sampled_from((0, 1)))
@@ -201,6 +215,34 @@ class StoreMachine(RuleBasedStateMachine):
                 live = {run.token: run.fence for run in before[name] if run.token not in attempt.ended}
                 if attempt.token not in live:
                     self.a_fence_only_ever_grows(name, fence, live.values())
+
+    @rule(asks=st.dictionaries(keys, st.tuples(st.none() | rates, st.booleans(), ttls, st.booleans()),
+                               min_size=1), attempt=attempts, again=st.integers(0, 5))  # fmt: skip
+    def begin_at_a_rate(self, asks: dict[str, Any], attempt: Attempt, again: int) -> None:
+        self.turn(1)
+        promised = dict(self.promised[-again:] if again else ())
+        wanted = []
+        for name, (rate, slot, hold, reserves) in asks.items():
+            key = self.key(name)
+            ask = rate and RateAsk(*rate, promised.get(key, 0), reserves, PATIENCE, 2 * rate[1] + SILENCE)
+            wanted.append(BeginAsk(key, slot, LIMITS[name], 400, hold, rate=ask))
+        expected = self.model.begin(wanted, attempt)
+        self.everywhere(lambda store: store.begin(wanted, attempt), expected)
+        if isinstance(expected, Later):
+            self.promised += [(ask.key, at) for ask, at in zip(wanted, expected.slots, strict=True) if at]
+
+    @rule(name=keys, rate=rates, starts=st.integers(2, 8), leave=st.sets(st.integers(0, 9)))
+    def many_wait_at_a_rate_and_some_leave(
+        self, name: str, rate: tuple[int, int], starts: int, leave: set[int]
+    ) -> None:
+        for _ in range(starts):
+            self.begin_at_a_rate({name: (rate, False, 0, True)}, Attempt("t", "t"), 0)
+        gone = [self.promised[-1 - place] for place in leave if place < len(self.promised)]
+        for key, slot in gone:
+            expected = self.model.withdraw([key], "t", False, {key: slot})
+            self.everywhere(
+                lambda store, key=key, slot=slot: store.withdraw([key], "t", slots={key: slot}), expected
+            )
 
     def a_fence_only_ever_grows(self, name: str, fence: int, live: Iterable[int]) -> None:
         assert all(fence > other for other in live)

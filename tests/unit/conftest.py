@@ -257,3 +257,18 @@ def dedupe_command() -> Callable[..., Result]:
         return result
 
     return run
+
+
+@pytest.fixture
+def bench() -> Iterator[Callable[..., Any]]:
+    from tests.unit.bench import Bench
+
+    made: list[Any] = []
+
+    def make(*policies: Any, **named: Any) -> Any:
+        made.append(Bench(*policies, **named))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

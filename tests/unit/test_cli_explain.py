@@ -138,6 +138,28 @@ def test_several_locks(dedupe_command, local_app):
     assert text.count("nobody holds it") == 1
 
 
+def test_a_rate(dedupe_command, local_app):
+    a = local_app({"t": {"rate": "1/m", "key": []}})
+    t = a.task()
+    said = []
+    for value in range(3):
+        said.append(dedupe_command(a.app, "explain", "t", "[7]").output)
+        t.delay(value)
+        (message, *_) = a.messages()[-1:]
+        a.start(message)
+    free, full, _ = said
+    assert "lock       none: it has a rate" in free
+    assert "fields     rate 1/60s, on_duplicate existing, on_conflict wait" in free
+    assert "A start now would run.\n" in free
+    assert "starts     1 of late; nobody waits\nrecord     nobody holds it" in full
+    assert "A start now would wait for a slot of its own: its rate has a start free in 60.5 s.\n" in full
+    last = dedupe_command(a.app, "explain", "t", "[7]").output
+    assert "starts     1 of late; slots are promised for 2m" in last
+    found = json.loads(dedupe_command(a.app, "explain", "t", "[7]", "--json").output)
+    assert found["locks"][0]["policy"]["rate"] == "1/60s"
+    assert "lock" not in found["locks"][0]["policy"]
+
+
 def test_tasks_without_a_rule(dedupe_command, local_app):
     a = local_app({"alone": None})
     a.task(name="free")

@@ -79,6 +79,18 @@ def test_a_start_that_meets_a_running_one(local_app, on_conflict, word):
     assert a.waiting() == (on_conflict == "wait"), "its message is no publish, though it is sent again"
 
 
+@pytest.mark.parametrize(
+    ("on_conflict", "word"), [("skip", "skipped"), ("raise", "skipped"), ("wait", "waited")]
+)
+def test_a_start_that_its_rate_does_not_allow(local_app, on_conflict, word):
+    a = local_app({"t": {"rate": "1/m", "key": [], "on_conflict": on_conflict}})
+    t = a.task()
+    for value in (1, 2):
+        t.delay(value)
+        a.run_next()
+    assert counted(a) == {"published": 2, "started": 1, word: 1}
+
+
 def test_a_retry_is_no_other_call(local_app):
     a = local_app({"t": "until_finished"})
     t = a.task(lambda task, value: None if task.request.retries else task.retry(countdown=0))

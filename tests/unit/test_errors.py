@@ -14,6 +14,7 @@ from celery_dedupe.errors import (
     DeliveryLimitExceeded,
     DuplicateTask,
     LeaseLost,
+    RateExceeded,
     StoreUnavailable,
     UnkeyableArguments,
 )
@@ -25,6 +26,7 @@ EVERY = [
     StoreUnavailable("text"),
     LeaseLost("text"),
     DeliveryLimitExceeded("proj.task", "an id", 4, 3),
+    RateExceeded("proj.task", "dedupe:proj.task:0", 3.25),
     DuplicateTask("proj.task", "an id", "running", 12.5, "dedupe:proj.task:0"),
     DuplicateTask("proj.task", "an id", "done", None, "dedupe:proj.task:0"),
 ]

@@ -16,6 +16,7 @@ from celery_dedupe import (
     DeliveryLimitExceeded,
     DuplicateTask,
     LeaseLost,
+    RateExceeded,
     StoreUnavailable,
     UnkeyableArguments,
     errors,
@@ -31,6 +32,7 @@ EXAMPLES = [
     LeaseLost("t[id] no longer holds k"),
     NotARecord("dedupe:t:abc"),
     DeliveryLimitExceeded("t", "id", 4, 3),
+    RateExceeded("t", "dedupe:t:abc", 3.25),
     DUPLICATE,
     DuplicateTask("t", "holder", "done", None, "dedupe:t:abc"),
 ]
@@ -92,6 +94,12 @@ def test_a_poison_message_is_told_with_its_count_and_a_mend():
         "find what kills its process (memory, a crash in C code), then call the task again"
     )
     assert (error.task, error.task_id, error.deliveries, error.limit) == ("t", "id", 4, 3)
+
+
+def test_a_run_over_its_rate_is_told_when_a_start_is_free():
+    error = RateExceeded("t", "dedupe:t:abc", 3.25)
+    assert str(error) == "t is over the rate of dedupe:t:abc, which has a start free in 3.2 s"
+    assert (error.task, error.key, error.available_in) == ("t", "dedupe:t:abc", 3.25)
 
 
 def test_unkeyable_arguments_are_a_type_error_too():

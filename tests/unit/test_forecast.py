@@ -14,7 +14,7 @@ from celery_dedupe.core import forecast
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.forecast import Scene
 from celery_dedupe.core.locks import LOCKS
-from celery_dedupe.core.parts import FOREVER, Done, Queued, Running, Trace
+from celery_dedupe.core.parts import FOREVER, Done, Pace, Queued, Running, Trace
 from celery_dedupe.core.record import Record
 from celery_dedupe.signals import RunRefused
 
@@ -35,6 +35,40 @@ def scene(*records: Record, states: Any = None, **fields: Any) -> Scene:
     keys = [f"k{place}" for place in range(len(records))]
     call = Call("t", "new", (), {}, None)
     return Scene(call, policies, keys, dict(zip(keys, records, strict=True)), states or {}, NOW)
+
+
+FULL = Record(pace=Pace((NOW - 20_500_000,), 60_500_001, 0, 0, (), MS + 40_001))
+
+
+class TestRates:
+    @pytest.mark.parametrize(
+        ("on_conflict", "what"),
+        [
+            ("wait", "would wait for a slot of its own"),
+            ("skip", "would be skipped, and end REVOKED"),
+            ("raise", "would end FAILURE with RateExceeded"),
+        ],
+    )
+    def test_a_start_that_is_not_free(self, on_conflict: str, what: str) -> None:
+        policy = Policy(rate=lambda task: "1/m", on_conflict=on_conflict)
+        full = Scene(Call("t", "new", (), {}, None), [policy], ["k"], {"k": FULL}, {}, NOW)
+        found = forecast.start(full)
+        assert (found.goes, found.by) == (False, "k")
+        assert found.sentence == f"{what}: its rate has a start free in 40.0 s"
+        assert forecast.publish(full).sentence == "would be sent: no lock of its rule refuses a publish"
+
+    def test_a_start_that_is(self) -> None:
+        free = Scene(Call("t", "new", (), {}, None), [Policy(rate="1/m")], ["k"], {}, {}, NOW)
+        assert forecast.start(free) == forecast.Forecast(True, "would run")
+
+    def test_an_observer(self) -> None:
+        policies = [Policy(rate="1/m", observe=True), Policy(lock="while_running")]
+        full = Scene(Call("t", "new", (), {}, None), policies, ["k", "l"], {"k": FULL}, {}, NOW)
+        found = forecast.start(full)
+        assert found.goes
+        assert found.sentence.endswith(
+            "enforced, it would wait for a slot of its own: its rate has a start free in 40.0 s"
+        )
 
 
 class TestSentences:

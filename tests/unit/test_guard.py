@@ -4,98 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from celery_dedupe import Policy, signals
-from celery_dedupe.core.call import Call
-from celery_dedupe.core.ticket import Ticket
 from celery_dedupe.core.verdicts import Duplicate, Poison, Quiet, Raise, Skip, Wait
 from celery_dedupe.errors import StoreUnavailable
-from celery_dedupe.guard import Guard, claims, runs
+from celery_dedupe.guard import runs
 from celery_dedupe.guard.claims import Drop
 from celery_dedupe.guard.runs import Run
-from celery_dedupe.store.breaker import Breaker
 from tests.harness.waiting import wait_until
-from tests.unit.conftest import EVENTS, NOTHING, Clock, TestedStore
+from tests.unit.bench import Bench, call, share
+from tests.unit.conftest import NOTHING
 
 HOUR = 3600
-
-
-class Bench:
-    """A guard with one task's policies, a store of its own and a clock that the test turns."""
-
-    def __init__(self, *policies: Policy, observe: bool = False, app: object = None) -> None:
-        self.clock = Clock()
-        self.store = TestedStore(self.clock)
-        self.states: dict[str, str] = {}
-        self.asked: list[str] = []
-        self.app = app or object()
-        self.guard = Guard(self.store, counted_as="stats", app=self.app, state_of=self._state_of)
-        # Its pause ends with the store's clock.
-        self.guard.breaker = Breaker(lambda: self.clock() / 1e6)
-        self.policies = tuple(replace(policy, observe=observe or policy.observe) for policy in policies)
-        self.events: list[Any] = []
-        for signal in EVENTS:
-            signal.connect(self._note, sender=self.app)
-
-    def claim(self, task_id: str, **fields: Any) -> Drop | bool:
-        return claims.claim(self.guard, call(task_id), self.policies, self.ticket(task_id, **fields))
-
-    def begin(self, task_id: str, *, ended_well: Callable[[], bool] = lambda: False, **fields: Any) -> Any:
-        ticket = self.ticket(task_id, **fields)
-        return runs.begin(
-            self.guard, call(task_id), self.policies, ticket, "w1@unit", not_needed, ended_well=ended_well
-        )
-
-    def ticket(self, task_id: str, **fields: Any) -> Ticket:
-        keys = tuple(f"k{number}" for number, _ in enumerate(self.policies))
-        return Ticket(**{"keys": keys, "nonce": f"nonce of {task_id}", **fields})
-
-    def told(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    def close(self) -> None:
-        self.guard.close()
-        for signal in EVENTS:
-            signal.disconnect(self._note, sender=self.app)
-
-    def _note(self, app: Any, event: Any) -> None:
-        self.events.append(event)
-
-    def _state_of(self, task_id: str, since: int) -> str | None:
-        self.asked.append(task_id)
-        return self.states.get(task_id)
-
-
-def call(task_id: str, **fields: Any) -> Call:
-    return Call("t", task_id, (1,), {}, None, **fields)
-
-
-def not_needed() -> Callable[[], None]:
-    raise AssertionError("no policy wants its run stopped")
-
-
-@pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
-
-    def make(*policies: Policy, **named: Any) -> Bench:
-        made.append(Bench(*policies, **named))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def share(*benches: Bench) -> None:
-    """Several workers on one store."""
-    for each in benches:
-        each.guard.store = benches[0].store
 
 
 FINISHED, RUNNING = Policy(lock="until_finished"), Policy(lock="while_running")
@@ -474,7 +399,8 @@ def test_a_start_that_may_not_go_on_waits_and_then_fails(bench):
     waiting = b.begin("a")
     assert (type(waiting), waiting.duplicate) == (Wait, None)
     ended = b.begin("a", waits=5, waited=11.0)
-    assert ended == Raise(None, "the store is away (asked again in 5.0 s)")
+    assert (type(ended), type(ended.error)) == (Raise, StoreUnavailable)
+    assert ended.reason == str(ended.error) == "the store is away (asked again in 5.0 s)"
     assert b.told(signals.RanUnprotected) == []
 
 

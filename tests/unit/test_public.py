@@ -21,6 +21,7 @@ PUBLIC = {
     "Lease",
     "LeaseLost",
     "Policy",
+    "RateExceeded",
     "StoreUnavailable",
     "UnkeyableArguments",
     "current_lease",

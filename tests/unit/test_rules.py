@@ -111,8 +111,8 @@ class TestMistakes:
             ),
             ({re.compile("a"): "x"}, r"^dedupe_rules\[re\.compile\('a'\)\]: there is no lock or policy 'x'"),
             (
-                {"a.*": {"rate": "10/m"}},
-                r"^dedupe_rules\['a\.\*'\]: 'rate' is not available in this version yet",
+                {"a.*": {"rate": "10/min"}},
+                r"^dedupe_rules\['a\.\*'\]: rate '10/min' is no rate: write \"10/m\"",
             ),
         ],
     )

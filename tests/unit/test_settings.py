@@ -297,8 +297,8 @@ class TestMistakes:
                 "dedupe_defaults: lease '5 parsecs' is not a duration",
             ),
             (
-                {"dedupe_defaults": {"rate": "1/s"}},
-                "dedupe_defaults: 'rate' is not available in this version yet",
+                {"dedupe_defaults": {"rate": "1/sec"}},
+                "dedupe_defaults: rate '1/sec' is no rate",
             ),
             (
                 {"dedupe_policies": {"once": {}}},

@@ -2,17 +2,23 @@
 -- KEYS   the locks
 -- ARGV   task id, token, nonce, generation, node, started, tokens known to have ended (blanks between),
 --        then for each key: slot ('1' or '0'), limit, lease ms, hold ms, mark ms, remembers ('1' or '0'),
---        trace ms, deliveries, 0 for any number, counted ms
--- reply  ['begun', a fence for each key], ['refused', index, holders as in claim.lua],
---        ['redelivered', index, ms left of the copy that runs], ['exceeded', index, deliveries], ['over']
+--        trace ms, deliveries, 0 for any number, counted ms, and of its rate in microseconds: starts, 0 for
+--        no rate, window, slot, reserves ('1' or '0'), patience, silence
+-- reply  ['begun', delay ms, a fence for each key], ['refused', index, holders as in claim.lua],
+--        ['redelivered', index, ms left of the copy that runs], ['exceeded', index, deliveries],
+--        ['later', index, ms to wait, a slot for each key], ['over']
 local id, token, nonce, generation, node, started, ended =
   ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local asks = {}
 for i, key in ipairs(KEYS) do
-  local at = 9 * i - 1
+  local at = 15 * i - 7
   asks[i] = {key = key, slot = ARGV[at] == '1', limit = tonumber(ARGV[at + 1]), lease = ARGV[at + 2],
              hold = tonumber(ARGV[at + 3]), mark = ARGV[at + 4], remembers = ARGV[at + 5] == '1',
-             trace = tonumber(ARGV[at + 6]), deliveries = tonumber(ARGV[at + 7]), counted = ARGV[at + 8]}
+             trace = tonumber(ARGV[at + 6]), deliveries = tonumber(ARGV[at + 7]), counted = ARGV[at + 8],
+             rate = ARGV[at + 9] ~= '0' and {
+               starts = tonumber(ARGV[at + 9]), window = tonumber(ARGV[at + 10]), slot = tonumber(ARGV[at + 11]),
+               reserves = ARGV[at + 12] == '1', patience = tonumber(ARGV[at + 13]),
+               silence = tonumber(ARGV[at + 14])}}
 end
 
 local function stale(record, ask)
@@ -49,11 +55,11 @@ local function ask_for_mark()
 end
 
 -- Two locks may share a key, and one that holds outweighs one that does not.
-local function give_way()
+local function give_way(wait)
   local held = {}
   for _, ask in ipairs(asks) do held[ask.key] = held[ask.key] or ask.hold > 0 end
   for _, ask in ipairs(asks) do
-    if ask.hold > 0 then queue(load(ask.key), id, ask.hold, generation)
+    if ask.hold > 0 then queue(load(ask.key), id, ask.hold + wait, generation)
     elseif not held[ask.key] then drop(load(ask.key).q, 1, id) end
   end
 end
@@ -91,7 +97,7 @@ end
 for i, ask in ipairs(asks) do
   local reply = ask.slot and obstacle(load(ask.key), i, ask)
   if reply then
-    if reply[1] == 'redelivered' then ask_for_mark() else give_way() end
+    if reply[1] == 'redelivered' then ask_for_mark() else give_way(0) end
     save()
     return reply
   end
@@ -100,10 +106,43 @@ for i, ask in ipairs(asks) do
   local count = delivery(load(ask.key), ask)
   if count > ask.deliveries then return {'exceeded', int(i), int(count)} end
 end
-local reply = {'begun'}
+-- In how many ms all rates let the run start, which is noted; or else what they promise. Where one promises a
+-- slot and another does not, the promised one is what the run waits for.
+local function pace()
+  local answers, late, at, slots = {}, nil, tick, {}
+  for i, ask in ipairs(asks) do
+    local one = ask.rate and answer(load(ask.key).s, ask.rate)
+    answers[i] = one
+    if one and not one[2] then
+      local other = late and asks[late].rate.reserves
+      if not late or (ask.rate.reserves and not other) or
+         (ask.rate.reserves == other and one[1] >= answers[late][1]) then late = i end
+    elseif one then at = math.max(at, one[1]) end
+  end
+  if late then at = answers[late][1] end
+  for i, ask in ipairs(asks) do
+    local one = answers[i]
+    slots[i] = '0'
+    if one and not late then load(ask.key).s = start(one[3], ask.rate, at)
+    elseif one and one[2] then slots[i] = int(ask.rate.slot)
+    elseif one then
+      load(ask.key).s = one[3][UNTIL] ~= '0' and one[3] or nil
+      slots[i] = ask.rate.reserves and int(one[1]) or '0'
+    end
+  end
+  return math.ceil((at - tick) / 1000), late, slots
+end
+
+local wait, late, slots = pace()
+if late then
+  give_way(wait)
+  save()
+  return {'later', int(late), int(wait), unpack(slots)}
+end
+local reply = {'begun', int(wait)}
 for i, ask in ipairs(asks) do
   drop(load(ask.key).q, 1, id)
-  reply[i + 1] = ask.slot and run(load(ask.key), ask) or '0'
+  reply[i + 2] = ask.slot and run(load(ask.key), ask) or '0'
 end
 save()
 return reply

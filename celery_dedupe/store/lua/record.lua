@@ -6,11 +6,13 @@
 --   e <task id, or - > <nonce, or the token of a run that was ended since its result is final> <expires at>
 --   t <task id> <token> <started> <expires at>
 --   n <task id> <nonce> <count> <expires at>
--- load(key) gives the live parts as {q = {...}, r = {...}, e = {...}, t = {...}, n = {...}, d = {...} or nil},
--- each part a list of its fields; save() writes every loaded record that has changed, with the expiry of its
--- last part.
-local FIELDS = {q = 4, r = 9, d = 3, e = 3, t = 4, n = 4}
-local EXPIRY = {q = 2, r = 8, d = 2, e = 3, t = 4, n = 4}
+--   s <starts> <window> <tail> <gap> <freed> <expires at>, see pacing.lua
+-- load(key) gives the live parts as {q = {...}, r = {...}, e = {...}, t = {...}, n = {...}, d = {...} or nil,
+-- s = {...} or nil}, each part a list of its fields; save() writes every loaded record that has changed, with
+-- the expiry of its last part.
+local FIELDS = {q = 4, r = 9, d = 3, e = 3, t = 4, n = 4, s = 6}
+local EXPIRY = {q = 2, r = 8, d = 2, e = 3, t = 4, n = 4, s = 6}
+local SINGLE = {d = true, s = true}
 local texts, records = {}, {}
 
 local function int(number)
@@ -37,7 +39,7 @@ local function parse(key, text)
     if #part ~= FIELDS[kind] then foreign(key) end
     local expiry = tonumber(part[EXPIRY[kind]]) or foreign(key)
     if expiry > now or expiry == 0 then
-      if kind == 'd' then record.d = part else table.insert(record[kind], part) end
+      if SINGLE[kind] then record[kind] = part else table.insert(record[kind], part) end
     end
   end
   return record
@@ -148,7 +150,9 @@ local function save()
     for _, kind in ipairs({'q', 'r', 'e', 't', 'n'}) do
       for _, part in ipairs(record[kind]) do add(kind, part) end
     end
-    if record.d then add('d', record.d) end
+    for _, kind in ipairs({'d', 's'}) do
+      if record[kind] then add(kind, record[kind]) end
+    end
     local text = table.concat(lines, '\n')
     if text == texts[key] then -- Nothing has changed.
     elseif text == '' then redis.call('DEL', key)
