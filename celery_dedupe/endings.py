@@ -104,8 +104,8 @@ class Endings:
         self, task: str, task_id: str, headers: Mapping[str, Any] | None, request: Any, *, running: bool
     ) -> None:
         try:
-            ticket = from_headers(headers)
             keys = keys_of(self._desk, task, headers, request)
+            ticket = from_headers(headers)
             slots = ticket.promised if ticket else {}
             self._desk.guard.withdraw(keys, task_id, running=running, slots=slots)
         except Exception:

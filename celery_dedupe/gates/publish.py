@@ -112,8 +112,8 @@ class PublishGate:
         self._desk.guard.reports.reached(name, task_id, "dropped", publishing.seconds)
         if own_id not in (None, dropped.duplicate.task_id):
             # Whoever has chosen the id may wait for it.
-            why = f"duplicate of {dropped.duplicate.task_id}"
-            end_revoked(self._desk.app.backend, messages.context(call, options), why)
+            request = messages.context(call, options)
+            end_revoked(self._desk.app.backend, request, f"duplicate of {dropped.duplicate.task_id}")
         return self._answer(dropped, options, attended=publishing.attended)
 
     def before_task_publish(self, sender: str, headers: dict[str, Any], **_: Any) -> None:

@@ -40,7 +40,9 @@ class Scripts:
 
 def files_of(verb: str) -> tuple[str, ...]:
     """The Lua files of a verb, which go after the one that reads the clock."""
-    return ("free", "record", verb) if verb == "claim" else ("record", "pacing", verb)
+    if verb == "claim":
+        return ("free", "record", verb)
+    return ("record", "pacing", verb) if verb in ("begin", "withdraw") else ("record", verb)
 
 
 @cache

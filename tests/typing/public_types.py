@@ -81,7 +81,8 @@ assert_type(policy.limit, int)
 assert_type(policy.scope, str | None)
 assert_type(
     policy.lock,
-    Literal["until_started", "while_running", "queue_and_run", "until_finished", "until_expired", "once"],
+    Literal["until_started", "while_running", "queue_and_run", "until_finished", "until_expired", "once"]
+    | None,
 )
 assert_type(policy.on_duplicate, Literal["existing", "none", "raise"])
 assert_type(policy.on_conflict, Literal["skip", "wait", "raise"])
@@ -93,6 +94,10 @@ policy.limit = 2  # type: ignore[misc]
 
 Policy(lease=timedelta(minutes=2), queue_ttl=90, wait_limit="15m", keep=None)
 Policy(key="charge:{order_id}")
+Policy(rate="10/m")
+Policy(rate=(10, timedelta(minutes=1)))
+Policy(rate=lambda args: (10, 60))
+Policy(rate=10)  # type: ignore[arg-type]
 Policy(key=lambda order_id, **_: order_id)
 Policy(key=())
 Policy(lock="until_finised")  # type: ignore[arg-type]
