@@ -10,7 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from types import SimpleNamespace
 
+import celery
 import pytest
 
 from celery_dedupe import duplicate_of
@@ -188,6 +190,9 @@ def test_all_nodes_of_a_cluster(make_app, cluster, run):
 
 def inspected(workers, app):
     """By node: what ``celery inspect dedupe`` shows."""
+    if celery.VERSION < (5, 4):  # its command line knows its own inspect commands only
+        replies = app.app.control.broadcast("dedupe", reply=True, timeout=5, limit=2)
+        return {node: answer for reply in replies for node, answer in reply.items()}
     done = workers.celery(app, "inspect", "dedupe", "--json", "--timeout=5")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -261,3 +266,15 @@ def test_check_without_a_broker_checks_the_rest(make_app, run):
     assert found["ok"]
     assert found["claims"].startswith("valkey ")
     assert any("no broker answers" in one["text"] for one in found["findings"] if one["kind"] == "note")
+
+
+def test_django_is_set_up_as_in_a_worker(workers, valkey):
+    """Its apps attach the extension, and bring the tasks."""
+    folder = ROOT / "examples" / "django"
+    env = {"PYTHONPATH": f"{folder}:{ROOT}", "SHOP_REDIS": valkey.store_url}
+    shop = SimpleNamespace(module="shop", queue="celery", env=env)
+    done = workers.celery(shop, "dedupe", "rules", "--json")
+    assert done.returncode == 0, done.stderr
+    rules = {task["task"]: task["rule"] for task in json.loads(done.stdout)["tasks"]}
+    assert rules["orders.tasks.make_invoice"] == "orders.tasks.make_invoice"
+    assert rules["orders.tasks.charge"] is None
