@@ -128,6 +128,15 @@ class TestEager:
         assert dedupe.assert_dropped(second).state == "done"
         assert local.ran == [7]
 
+    def test_under_a_rate_a_start_is_free_when_the_clock_is_turned(self, dedupe: Locks, local, hasty) -> None:
+        local.task(name="u", dedupe={"rate": "1/m", "on_conflict": "skip"})
+
+        assert [call(local, "u").state for _ in range(2)] == ["SUCCESS", "IGNORED"]
+        assert "was not dropped, it is IGNORED" in failure(dedupe.assert_dropped, call(local, "u"))
+        dedupe.no_locks_left()
+        dedupe.clock.turn("65s")
+        assert call(local, "u").state == "SUCCESS"
+
     def test_a_call_that_would_have_to_wait_was_dropped(self, dedupe: Locks, local) -> None:
         local.task(lambda task, value: value and inner.append(task.delay(0)), name="u", dedupe=SHARED)
         inner: list[Any] = []
