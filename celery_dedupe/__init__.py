@@ -18,6 +18,7 @@ from celery_dedupe.extension import Dedupe
 from celery_dedupe.gates.desk import current_lease
 from celery_dedupe.gates.results import duplicate_of
 from celery_dedupe.heartbeat import Lease
+from celery_dedupe.periods import only_after
 
 __all__ = [
     "ConfigurationError",
@@ -34,4 +35,5 @@ __all__ = [
     "UnkeyableArguments",
     "current_lease",
     "duplicate_of",
+    "only_after",
 ]

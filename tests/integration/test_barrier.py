@@ -77,3 +77,29 @@ def _ended_early(programs):
     for program in programs:
         if program.exit_code:
             raise AssertionError(program.log)
+
+
+ASKER = """
+    import json, sys
+    import redis
+    from celery_dedupe import only_after
+
+    client = redis.Redis.from_url(app.conf.result_backend)
+    answers = []
+    for round in range(int(sys.argv[1])):
+        client.rpush("here", 1)
+        client.blpop([f"go {round}"], timeout=60)
+        answers.append(only_after(f"round {round}", "1h"))
+    print(json.dumps(answers))
+"""
+
+
+def test_of_two_processes_that_ask_at_once_one_is_told_that_a_period_has_passed(make_app, workers, valkey):
+    app = make_app()
+    client = valkey.client(BACKEND)
+    askers = [workers.python(app, ASKER, str(ROUNDS)) for _ in range(2)]
+    for number in range(ROUNDS):
+        wait_until(lambda n=number: client.llen("here") >= 2 * (n + 1) or _ended_early(askers), 60)
+        client.rpush(f"go {number}", *("go" for _ in askers))
+    answers = zip(*(json.loads(asker.output) for asker in askers), strict=True)
+    assert [sum(pair) for pair in answers] == [1] * ROUNDS

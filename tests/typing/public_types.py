@@ -25,6 +25,7 @@ from celery_dedupe import (
     UnkeyableArguments,
     current_lease,
     duplicate_of,
+    only_after,
     signals,
 )
 from celery_dedupe.core.counts import Counted
@@ -69,6 +70,13 @@ def body() -> None:
         assert_type(lease.ensure(), None)
         lease.expires_in = 5.0  # type: ignore[misc]
 
+
+# Periods
+
+assert_type(only_after("digest", "1h"), bool)
+assert_type(only_after("digest", timedelta(hours=1), on_store_error="refuse"), bool)
+only_after("digest")  # type: ignore[call-arg]
+only_after("digest", 5, on_store_error="maybe")  # type: ignore[arg-type]
 
 # Policies
 

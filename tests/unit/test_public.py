@@ -26,6 +26,7 @@ PUBLIC = {
     "UnkeyableArguments",
     "current_lease",
     "duplicate_of",
+    "only_after",
 }
 
 
