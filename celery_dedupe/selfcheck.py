@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from celery.app.trace import task_has_custom
@@ -13,6 +14,7 @@ from celery_dedupe.core.findings import Finding
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.suspicions import suspicions
 from celery_dedupe.core.urls import mask
+from celery_dedupe.core.versions import shortcomings
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.settings import Settings
 from celery_dedupe.store.protocol import NotSetUp, Store
@@ -76,6 +78,12 @@ def check(
             visibility_timeout=_visibility_timeout(app),
             private_results=app.backend.as_uri().startswith("rpc:"),
         )
+    found += shortcomings(
+        celery=version("celery"),
+        server=place,
+        results_client=version("redis") if _subscribes_in_redis(app.backend) else None,
+        limited=[name for name in tasks if _ends_hard(app.tasks[name], tasks[name])],
+    )
     return Checked(f"{place} at {url}", found)
 
 
@@ -92,6 +100,15 @@ def report(app: Any, settings: Settings, tasks: Collection[str], checked: Checke
 
 def _has_seam(task: Any) -> bool:
     return bool(task_has_custom(task, "before_start")) and hasattr(type(task).before_start, "dedupe_seam")
+
+
+def _subscribes_in_redis(backend: Any) -> bool:
+    return backend.as_uri().startswith(("redis", "sentinel")) and hasattr(backend, "result_consumer")
+
+
+def _ends_hard(task: Any, policies: Iterable[Policy]) -> bool:
+    limit = task.time_limit or task.app.conf.task_time_limit
+    return bool(limit) and any(policy.traits.runs for policy in policies)
 
 
 def _visibility_timeout(app: Any) -> float | None:
