@@ -16,7 +16,7 @@ from celery_dedupe.store.redis_errors import ANSWERING
 class Scripts:
     """A client, and what is asked of it. Every failure becomes ``StoreUnavailable``."""
 
-    chunk = 200  # Keys in one call for many: a pause of the server near a millisecond.
+    chunk = 100  # Keys in one call for many: a pause of the server near a millisecond.
     _client: Any
 
     def clock(self) -> int:
