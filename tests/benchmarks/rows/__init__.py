@@ -12,6 +12,7 @@ from tests.benchmarks.rows import (
     keys,
     memory,
     names,
+    node,
     publish,
     round_trips,
     worker,
@@ -29,4 +30,5 @@ ROWS: dict[str, Row] = {
     "million": beside_a_million.row,
     "contention": contention.row,
     "footprint": footprint.row,
+    "node": node.row,
 }
