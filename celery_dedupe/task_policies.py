@@ -34,6 +34,7 @@ class TaskPolicies:
     def __init__(self, configured: Configured) -> None:
         self._configured = configured
         self._resolved: dict[str, Match] = {}
+        self._in_force: dict[str, tuple[Policy, ...]] = {}
         self._signatures: dict[str, inspect.Signature | None] = {}
 
     def policies(self, task: str, override: Any = None) -> tuple[Policy, ...]:
@@ -41,6 +42,8 @@ class TaskPolicies:
 
         Raises ``ConfigurationError``.
         """
+        if override is None and (known := self._in_force.get(task)) is not None:
+            return known  # One look into a dictionary is all that a publish without a rule costs.
         settings = self._configured.settings
         if settings.mode == "off":
             return ()
@@ -48,7 +51,11 @@ class TaskPolicies:
         if override is not None:
             where = f"dedupe= of a call of {task}"
             found = overlay(found, override, where=where, defaults=settings.defaults, named=settings.policies)
-        return tuple(map(_observing, found)) if settings.mode == "observe" else found
+        if settings.mode == "observe":
+            found = tuple(map(_observing, found))
+        if override is None and task in self._resolved:
+            self._in_force[task] = found
+        return found
 
     def match(self, task: str) -> Match:
         """What decides for a task, a rule or its own option; whatever the mode.
@@ -73,6 +80,7 @@ class TaskPolicies:
     def forget(self) -> None:
         """Resolve every task anew, by settings that are read anew."""
         self._resolved.clear()
+        self._in_force.clear()
         self._signatures.clear()
 
     def _resolve(self, name: str) -> Match:
