@@ -36,10 +36,19 @@ def redis_store(client: Client, keys: Keys) -> Iterator[RedisStore]:
     free(store, [key for key, _ in store.scan(f"{keys.prefix}:*")])
 
 
+ENDS = """
+local clock = redis.call('TIME')
+return clock[1] * 1000 + math.floor(clock[2] / 1000) + redis.call('PTTL', KEYS[1])
+"""
+
+
 class TestExpiry:
     def test_a_key_ends_with_its_last_part(self, redis_store: RedisStore, client: Client, keys: Keys) -> None:
         def check() -> None:
-            assert client.pexpiretime(keys()) == redis_store.read(keys()).expires_at
+            expires_at = redis_store.read(keys()).expires_at
+            assert expires_at is not None
+            # PEXPIRETIME is not in Redis 6.2; in a script the clock stands still.
+            assert abs(int(client.eval(ENDS, 1, keys())) - expires_at) <= 2
 
         redis_store.claim([claim(keys(), 5000)], Caller("t1"))
         check()
@@ -128,9 +137,9 @@ class TestScripts:
                 call(store, names)
             assert commands.names() == ["EVALSHA"], verb
 
-    def test_renewal_is_one_command_for_two_hundred_leases(self, valkey: ValkeyServer, keys: Keys) -> None:
+    def test_renewal_is_one_command_for_a_hundred_leases(self, valkey: ValkeyServer, keys: Keys) -> None:
         store = RedisStore(valkey.client())
-        asks = [LeaseAsk(keys(str(number)), "tok", MINUTE) for number in range(200)]
+        asks = [LeaseAsk(keys(str(number)), "tok", MINUTE) for number in range(100)]
         store.renew(asks)
         with count_commands(valkey) as commands:
             store.renew(asks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from hypothesis import assume, example, given
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
@@ -174,6 +174,8 @@ def test_binding_agrees_with_pythons(signature: inspect.Signature, call: Any) ->
         assert tuple(found.unnamed) == rest
 
 
+# Few calls fit a random signature, and some runs meet too few of them early.
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(signatures(), calls, calls)
 def test_calls_that_bind_differently_have_different_keys(
     signature: inspect.Signature, one: Any, other: Any
