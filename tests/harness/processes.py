@@ -53,6 +53,7 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_hear_interrupts,
             )
         reaper.watch_group(self.pid)
 
@@ -149,3 +150,8 @@ def processes_of_run(mark: str) -> list[str]:
             if process.environ().get(RUN_MARK) == mark and is_alive(process.pid):
                 found.append(f"{process.pid} {' '.join(process.cmdline())}")
     return found
+
+
+def _hear_interrupts() -> None:
+    # Where the tests run in a shell's background they ignore SIGINT, which each process inherits.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -200,6 +200,7 @@ def test_a_worker_that_was_away_for_longer_than_the_lease_learns_that_it_is_lost
     here = workers(app, f"--queues={app.queue}-2")
     app.tasks.fenced.delay("a", "first")
     (run,) = ledger.wait_for(1, "a", ended=False)
+    wait_until(lambda: ledger.notes("lease", "a"))
 
     away.pause()
 
