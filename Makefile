@@ -24,7 +24,7 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 $(STAMP): EXTRA = dev
 $(DEMO_STAMP): EXTRA = demo
-# Benchmarks have other libraries beside them, which are not to be near the tests.
+# Benchmarks are run with what they need and nothing else.
 BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.installed
 $(BENCH_STAMP): EXTRA = bench

@@ -24,6 +24,7 @@ OWN_TESTS = {
     "django.md": "tests/unit/test_django_app.py",
     "effects.md": "tests/unit/test_effects.py",
     "getting-started.md": "tests/integration/test_getting_started.py",
+    "migrating.md": "tests/apps/rollout.py",
     "operating.md": "tests/integration/test_operating.py",
     "stores.md": "tests/unit/test_stores_page.py",
 }

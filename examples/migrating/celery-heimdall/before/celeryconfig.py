@@ -1,0 +1,12 @@
+"""Celery's settings, and those of celery-heimdall, whose locks are where results are."""
+
+from __future__ import annotations
+
+import os
+
+server = os.environ.get("MIGRATING_REDIS", "redis://localhost:6379")
+broker_url = f"{server}/0"
+result_backend = f"{server}/1"
+broker_connection_retry_on_startup = True
+
+heimdall_unique_timeout = 7200

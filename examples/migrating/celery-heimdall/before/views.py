@@ -1,0 +1,17 @@
+"""Code that calls the tasks."""
+
+from __future__ import annotations
+
+from celery_heimdall import AlreadyQueuedError
+from tasks import make_report, sync_account
+
+
+def order_report(customer):
+    return make_report.delay(customer).id
+
+
+def press_sync(account):
+    try:
+        return sync_account.delay(account, "somebody pressed a button").id
+    except AlreadyQueuedError as error:
+        return f"under way as {error.likely_culprit}, whose lock ends in {error.expires_in:.0f} s"

@@ -1,0 +1,13 @@
+"""The base while a deployment rolls: it takes no lock when a task is called, and frees those of others."""
+
+from __future__ import annotations
+
+import celery_heimdall
+from celery import Task
+
+
+class HeimdallTask(celery_heimdall.HeimdallTask):
+    abstract = True
+
+    def apply_async(self, *args, **options):
+        return Task.apply_async(self, *args, **options)

@@ -1,0 +1,41 @@
+"""The app and its tasks, as they were; what may run at once is said in celeryconfig.py."""
+
+from __future__ import annotations
+
+from celery import Celery
+from journal import work
+
+from celery_dedupe import Dedupe
+
+app = Celery("shop")
+app.config_from_object("celeryconfig")
+Dedupe(app).init_app()
+
+
+@app.task(acks_late=True)
+def make_report(customer, colour="blue"):
+    work(f"report {customer}")
+    return f"{customer}-{colour}.pdf"
+
+
+@app.task
+def sync_account(account, reason):
+    work(f"sync {account}")
+
+
+@app.task
+def update_index(page):
+    work(f"index {page}")
+
+
+@app.task
+def clean_up(folder):
+    work(f"clean {folder}")
+
+
+@app.task(bind=True, acks_late=True)
+def fetch_feed(self, url):
+    work(f"feed {url}")
+    if self.request.retries == 0:
+        raise self.retry(countdown=0.5)
+    return url

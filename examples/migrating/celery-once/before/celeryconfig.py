@@ -1,0 +1,15 @@
+"""Celery's settings, and those of celery-once."""
+
+from __future__ import annotations
+
+import os
+
+server = os.environ.get("MIGRATING_REDIS", "redis://localhost:6379")
+broker_url = f"{server}/0"
+result_backend = f"{server}/1"
+broker_connection_retry_on_startup = True
+
+ONCE = {
+    "backend": "celery_once.backends.Redis",
+    "settings": {"url": f"{server}/3", "default_timeout": 7200},
+}
