@@ -33,6 +33,15 @@ def key():
     return uuid.uuid4().hex[:8]
 
 
+only_heimdall = pytest.mark.parametrize(
+    "rollout",
+    [library for library in LIBRARIES if library.name == "celery-heimdall"],
+    ids=lambda library: library.name,
+    indirect=True,
+    scope="module",
+)
+
+
 def pairs(*steps):
     """Whoever calls, and whoever runs it."""
     return pytest.mark.parametrize(("caller", "worker"), list(product(steps, steps)))
@@ -97,14 +106,41 @@ def test_the_switch_loses_no_call(rollout, first, second, key):
     rollout.hold(f"report {key}")
     assert rollout.call(*first, "make_report", key)
     wait_until(lambda: rollout.started(f"report {key}"))
+    waiting = rollout.worker("bridge").log.count("] wait ")
 
     sent = rollout.call(*second, "make_report", key)
 
-    unseen = first[0] == "bridge" and not rollout.library.at_start
-    assert sent == (unseen and second[0] == "observe")
+    assert sent == (first[0] == "bridge" and second[0] == "observe")
+    if sent:
+        wait_until(lambda: rollout.worker("bridge").log.count("] wait ") > waiting)
     rollout.let_go(f"report {key}")
     rollout.wait_done(f"report {key}", 1 + sent)
     wait_all_free(rollout)
+
+
+@only_heimdall
+def test_the_switch_counts_what_was_started_before(rollout, key):
+    for caller in ("observe", "bridge"):
+        assert rollout.call(caller, "observe", "fetch_page", f"{key} {caller}")
+        rollout.wait_done(f"page {key} {caller}", 1)
+
+    assert rollout.call("bridge", "bridge", "fetch_page", key)
+    rollout.worker("bridge").wait_for_log("its rate has a start free in")
+
+    assert not rollout.started(f"page {key}")
+
+
+@only_heimdall
+def test_the_switch_runs_what_an_old_lock_is_in_the_way_of(rollout, key):
+    """The old library would end such a run unseen. Who was killed leaves such a lock, and a period does."""
+    rollout.hold(f"report {key}")
+    assert rollout.call("observe", "observe", "make_report", key)
+    wait_until(lambda: rollout.started(f"report {key}"))
+    rollout.forget_claims()
+
+    assert rollout.call("bridge", "bridge", "make_report", key)
+
+    wait_until(lambda: rollout.started(f"report {key}") == 2)
 
 
 @pairs("bridge", "after")

@@ -38,3 +38,30 @@ def at_work(stage: Stage, tasks: Any) -> None:
         "after the end of a run the next call is accepted",
         stage.becomes(lambda: stage.call(tasks.make_report.delay, "stark").sent),
     )
+
+    for page in (1, 2):  # one after the other, for there two at a time may each take the same place
+        tasks.fetch_page.delay(page).get(timeout=60)
+    sent = [tasks.fetch_page.delay(page).id for page in (3, 4, 5)]
+    stage.becomes(lambda: came_back(stage, sent) == 3)
+    runs = sum(journal.done(f"page {page}") for page in range(1, 6))
+    stage.claim("rate_limit: of five calls two run, and three are to come back", runs == 2, f"{runs} run")
+
+    for customer in ("small", "big"):
+        tasks.sync_customer.delay(customer, 1).get(timeout=60)
+    sent = [tasks.sync_customer.delay(customer, 2).id for customer in ("small", "big")]
+    stage.becomes(lambda: came_back(stage, sent) == 1 and journal.done("customer big") == 2)
+    runs = [journal.done(f"customer {customer}") for customer in ("small", "big")]
+    stage.claim("a function gives one customer a lower rate", runs == [1, 2], f"{runs} run")
+
+    tasks.refresh.delay("prices").get(timeout=60)
+    stage.becomes(lambda: stage.call(tasks.refresh.delay, "prices").sent)
+    stage.claim(
+        "unique and rate_limit: who is over the limit runs later",
+        stage.becomes(lambda: journal.done("refresh prices") == 2),
+        "it is lost",
+    )
+
+
+def came_back(stage: Stage, sent: list[str]) -> int:
+    """How many of these have been sent again, to come back later."""
+    return sum(stage.log.count(f"[{task_id}] received") == 2 for task_id in sent)

@@ -28,6 +28,21 @@ def send_digest(address):
     work(f"digest {address}")
 
 
+@app.task
+def fetch_page(page):
+    work(f"page {page}")
+
+
+@app.task
+def sync_customer(customer, number):
+    work(f"customer {customer}")
+
+
+@app.task
+def refresh(cache):
+    work(f"refresh {cache}")
+
+
 @app.task(bind=True)
 def fetch_feed(self, url):
     work(f"feed {url}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery import Celery
-from celery_heimdall import HeimdallTask
+from celery_heimdall import HeimdallTask, RateLimit
 from journal import work
 
 app = Celery("shop")
@@ -35,6 +35,27 @@ def sync_account(account, reason):
 )
 def send_digest(address):
     work(f"digest {address}")
+
+
+@app.task(base=HeimdallTask, heimdall={"rate_limit": RateLimit((2, 600)), "key": "pages"})
+def fetch_page(page):
+    work(f"page {page}")
+
+
+@app.task(
+    base=HeimdallTask,
+    heimdall={
+        "rate_limit": RateLimit(lambda args: (1, 600) if args[0] == "small" else (100, 1)),
+        "key": lambda args, kwargs: f"customer-{args[0]}",
+    },
+)
+def sync_customer(customer, number):
+    work(f"customer {customer}")
+
+
+@app.task(base=HeimdallTask, heimdall={"unique": True, "rate_limit": RateLimit((1, 5))})
+def refresh(cache):
+    work(f"refresh {cache}")
 
 
 @app.task(bind=True, base=HeimdallTask, heimdall={"unique": True})
