@@ -13,7 +13,6 @@ html_theme = "furo"
 html_title = project
 html_show_copyright = False
 
-suppress_warnings = ["toc.not_readable"]  # rates and metrics are being written
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
