@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Protocol
 
 from celery_dedupe.buffer import Buffer
 from celery_dedupe.core.counts import Counted, Counts
-from celery_dedupe.store.protocol import Store
+
+
+class Counting(Protocol):
+    """What of a store is needed here."""
+
+    def count(self, name: str, counts: Counts) -> None:
+        """Add to what is counted under ``name``."""
+
+    def counts(self, name: str, since: int | None = None) -> dict[tuple[str, str], int]:
+        """What was counted under ``name``."""
 
 
 class Counters:
@@ -16,7 +26,7 @@ class Counters:
         name: under which the store counts; ``""`` to count nothing.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Counting, name: str) -> None:
         self._store = store
         self._name = name
         self._buffer: Buffer[Counter[tuple[str, str]]] | None = None

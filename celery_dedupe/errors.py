@@ -16,7 +16,17 @@ class UnkeyableArguments(DedupeError, TypeError):
 
 
 class StoreUnavailable(DedupeError):
-    """The claim store cannot be reached or cannot write, and the policy says ``on_store_error="refuse"``."""
+    """The claim store cannot be reached or cannot write, and the policy says ``on_store_error="refuse"``.
+
+    Attributes:
+        store: its name in ``dedupe_stores``.
+    """
+
+    store = "default"
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.store == "default" else f"store {self.store!r}: {text}"
 
 
 class LeaseLost(DedupeError):

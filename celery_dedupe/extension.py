@@ -24,8 +24,8 @@ from celery_dedupe.gates.run import RunGate
 from celery_dedupe.guard import Guard
 from celery_dedupe.receivers import Receivers
 from celery_dedupe.selfcheck import Checked
-from celery_dedupe.settings import Settings, read_settings
-from celery_dedupe.store.connect import open_store
+from celery_dedupe.settings import Settings, read_settings, store_names
+from celery_dedupe.store.connect import open_stores
 from celery_dedupe.store.protocol import NotSetUp
 from celery_dedupe.task_policies import TaskPolicies
 
@@ -41,8 +41,9 @@ class Dedupe:
 
     Arguments:
         app: the Celery app; may be given to ``init_app`` instead.
-        **settings: ``url``, ``rules``, ``policies``, ``defaults``, ``mode``, ``prefix``, ``store_options``,
-            ``eager``, ``client``: each beats the setting ``dedupe_...`` of its name in the configuration.
+        **settings: ``url``, ``stores``, ``rules``, ``policies``, ``defaults``, ``mode``, ``prefix``,
+            ``store_options``, ``eager``, ``stats``, ``client``: each beats the setting ``dedupe_...`` of its
+            name in the configuration.
     """
 
     app: Any  # A Celery app; celery's published types leave out what is used of it here.
@@ -132,7 +133,8 @@ class Dedupe:
 
     def checked(self) -> Checked:
         """What a worker says of itself when it is ready, of this process."""
-        return selfcheck.check(self.app, self.settings, self.guard.store, self._tasks.guarded(), self._gone())
+        places = self.guard.store.places.values()
+        return selfcheck.check(self.app, self.settings, places, self._tasks.guarded(), self._gone())
 
     def guarded(self) -> dict[str, tuple[Policy, ...]]:
         """The tasks that have policies, of those asked about."""
@@ -157,6 +159,10 @@ class Dedupe:
         finally:
             self._forget()
             self._overrides, self._settings, self._guard = before
+
+    def store_names(self) -> set[str]:
+        """The names of the app's stores, whatever else is wrong in its settings or rules."""
+        return store_names(self.app.conf, **self._overrides)
 
     @property
     def settings(self) -> Settings:
@@ -200,12 +206,10 @@ class Dedupe:
 
     def _open(self) -> Guard:
         settings = self.settings
-        if settings.mode == "off":
-            store = open_store("memory://")  # There may be no other, and it is asked for nothing.
-        else:
-            store = open_store(settings.url, settings.store_options, settings.store)
         counted_as = f"{settings.prefix}:stats" if settings.stats else ""
-        return Guard(store, counted_as=counted_as, app=self.app, state_of=self._state_of)
+        return Guard(
+            open_stores(settings.stores), counted_as=counted_as, app=self.app, state_of=self._state_of
+        )
 
     def _state_of(self, task_id: str, since: int) -> str | None:
         try:
@@ -244,7 +248,8 @@ class Dedupe:
             self.check()
             self._run_gate.install()
             if self.settings.mode != "off":
-                selfcheck.refuse_unready(self.guard.store)
+                for place in self.guard.store.places.values():
+                    selfcheck.refuse_unready(place)
         except (ConfigurationError, NotSetUp) as error:
             raise SystemExit(f"celery-dedupe: {error}") from None
 

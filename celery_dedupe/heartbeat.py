@@ -69,14 +69,16 @@ class Heartbeat:
     """One daemon thread a process, started with the first lease, started anew in a forked child.
 
     Arguments:
-        renew: prolongs leases at the store, ``False`` for each that is lost.
+        renew: prolongs leases, ``False`` for each that is lost, ``None`` where its store does not answer.
         on_lost: is told once of each lost lease.
     """
 
     _thread: threading.Thread
 
     def __init__(
-        self, renew: Callable[[Sequence[LeaseAsk]], list[bool]], on_lost: Callable[[Lease], None]
+        self,
+        renew: Callable[[Sequence[LeaseAsk]], Sequence[bool | None]],
+        on_lost: Callable[[Lease], None],
     ) -> None:
         self._renew = renew
         self._on_lost = on_lost
@@ -144,10 +146,10 @@ class Heartbeat:
                     self._changed.wait(pause)
                     continue
             try:
-                self._renew_all()
+                answered = self._renew_all()
                 self._send_releases()
-            except StoreUnavailable:
-                self._rest(AGAIN)
+                if not answered:
+                    self._rest(AGAIN)
             except Exception:
                 logger.exception("The heartbeat failed and goes on; leases may run out")
                 self._rest(AGAIN)
@@ -163,18 +165,20 @@ class Heartbeat:
         with self._changed:
             self._changed.wait(seconds)
 
-    def _renew_all(self) -> None:
+    def _renew_all(self) -> bool:
+        """Returns whether all stores have answered."""
         # All at once, not only those that are due: one call an interval, whatever the number of leases.
         leases = self.held()
         asked_at = time.monotonic()
         if not any(lease.due <= asked_at for lease in leases):
-            return
+            return True
         kept = self._renew([LeaseAsk(lease.key, lease.token, int(lease.seconds * 1000)) for lease in leases])
         for lease, alive in zip(leases, kept, strict=True):
             if alive:
                 lease.renewed_at = asked_at
-            elif self._lose(lease):
+            elif alive is not None and self._lose(lease):
                 self._on_lost(lease)
+        return None not in kept
 
     def _lose(self, lease: Lease) -> bool:
         with self._changed:

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from celery.worker import state as worker_state
 from celery.worker.control import inspect_command
 
+from celery_dedupe.core.addresses import located
+from celery_dedupe.core.places import place_of
 from celery_dedupe.core.spelling import digest
-from celery_dedupe.core.urls import mask
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.gates.desk import Desk, keys_of
 from celery_dedupe.settings import Settings
@@ -57,7 +58,7 @@ def answer(dedupe: Inspected, node: str, queues: Collection[str], received: Sequ
             leases += _leases(dedupe, node, received)
     return {
         **identity(dedupe),
-        "breaker": "open" if settings.mode != "off" and dedupe.guard.breaker.open else "closed",
+        "breaker": "open" if settings.mode != "off" and dedupe.guard.store.open else "closed",
         "queues": sorted(queues),
         "messages": len(received),
         "leases": leases,
@@ -73,7 +74,7 @@ def identity(dedupe: Inspected) -> dict[str, Any]:
         "mode": settings.mode,
         "digest": digest(settings.rules),
         "prefix": settings.prefix,
-        "store": mask(settings.url) if settings.url else "a client of the app's own",
+        "store": located(settings.stores),
         # Without Celery's own.
         "tasks": sorted(name for name in dedupe.app.tasks if not name.startswith("celery.")),
     }
@@ -82,7 +83,10 @@ def identity(dedupe: Inspected) -> dict[str, Any]:
 def _leases(dedupe: Inspected, node: str, received: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """What runs here holds: as this process knows it, and of its children's runs as the store does."""
     guard = dedupe.guard
-    now = guard.breaker.call(guard.store.clock)
+    clocks = {}
+    for place in guard.store.places.values():
+        with suppress(StoreUnavailable):
+            clocks[place.name] = place.ask(place.clock)
     own = guard.heartbeat.held()
     for lease in own:
         yield _lease(lease.key, lease.task, lease.task_id, lease.fence, lease.expires_in)
@@ -91,10 +95,13 @@ def _leases(dedupe: Inspected, node: str, received: Sequence[Any]) -> Iterator[d
         if request not in worker_state.active_requests or request.id in known:
             continue
         for key in keys_of(dedupe, request.name, request.request_dict, request):
-            record = guard.breaker.call(partial(guard.store.read, key))
+            if place_of(key)[0] not in clocks:
+                continue
+            place = guard.store.place(key)
+            record = place.ask(partial(place.read, key))
             for run in record.runs_of(request.id):
                 if run.node == node:
-                    left = (run.expires_at - now) / 1000
+                    left = (run.expires_at - clocks[place.name]) / 1000
                     yield _lease(key, request.name, request.id, run.fence, left)
 
 

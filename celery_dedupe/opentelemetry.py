@@ -115,5 +115,5 @@ class _Telemetry:
 
     def _ask(self, verb: Callable[[], T]) -> T | None:
         with suppress(StoreUnavailable):
-            return self._dedupe.guard.breaker.call(verb)
+            return self._dedupe.guard.store.first.ask(verb)
         return None

@@ -12,6 +12,7 @@ from celery_dedupe.core.asks import Caller, ClaimAsk
 from celery_dedupe.core.durations import Duration, seconds
 from celery_dedupe.core.keys import readable
 from celery_dedupe.core.locks import OnStoreError
+from celery_dedupe.core.places import placed
 from celery_dedupe.errors import ConfigurationError, StoreUnavailable
 from celery_dedupe.extension import ATTRIBUTE, Dedupe
 from celery_dedupe.guard import Guard
@@ -46,7 +47,8 @@ def only_after(key: str, period: Duration, *, on_store_error: OnStoreError = "al
     settings = dedupe.settings
     if settings.mode == "off":
         return True
-    ask = ClaimAsk(f"{settings.prefix}:only_after:{readable(key)}", ttl, frozenset({"queued"}))
+    place = dedupe.guard.store.first.name
+    ask = ClaimAsk(placed(f"{settings.prefix}:only_after:{readable(key)}", place), ttl, frozenset({"queued"}))
     try:
         granted = _claimed(dedupe.guard, ask, task)
     except StoreUnavailable as error:
@@ -62,7 +64,7 @@ def only_after(key: str, period: Duration, *, on_store_error: OnStoreError = "al
 def _claimed(guard: Guard, ask: ClaimAsk, task: Any) -> bool:
     # Each time under another name, for a claim is in nobody's way who has its name: in a retry's, for one.
     name = f"{task.request.id if task else 'program'}/{secrets.token_hex(4)}"
-    return guard.breaker.call(lambda: guard.store.claim([ask], Caller(name))) is None
+    return guard.store.claim([ask], Caller(name)) is None
 
 
 def _extension_of(app: Any) -> Dedupe:

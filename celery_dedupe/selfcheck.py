@@ -13,21 +13,21 @@ from celery.app.trace import task_has_custom
 from celery_dedupe.core.findings import Finding
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.suspicions import suspicions
-from celery_dedupe.core.urls import mask
 from celery_dedupe.core.versions import shortcomings
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.settings import Settings
-from celery_dedupe.store.protocol import NotSetUp, Store
+from celery_dedupe.store.named import Place
+from celery_dedupe.store.protocol import NotSetUp
 
 logger = logging.getLogger("celery_dedupe")
 
 REDELIVERS_AFTER = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}  # kombu's defaults
 
 
-def refuse_unready(store: Store) -> None:
+def refuse_unready(place: Place) -> None:
     """Raise ``NotSetUp`` if somebody has to make the store ready first. One that is away may come back."""
     try:
-        store.facts()
+        place.facts()
     except NotSetUp:
         raise
     except StoreUnavailable:
@@ -43,11 +43,16 @@ class Checked:
 
 
 def check(
-    app: Any, settings: Settings, store: Store, tasks: Mapping[str, Iterable[Policy]], gone: Iterable[str]
+    app: Any,
+    settings: Settings,
+    places: Iterable[Place],
+    tasks: Mapping[str, Iterable[Policy]],
+    gone: Iterable[str],
 ) -> Checked:
-    """Look at this process, its settings and the store.
+    """Look at this process, its settings and the stores.
 
     Arguments:
+        places: the stores.
         tasks: the policies of each task that has any.
         gone: what init_app attached and somebody has taken away since.
     """
@@ -63,28 +68,20 @@ def check(
         for name in tasks
         if not _has_seam(app.tasks[name])
     ]
-    url = mask(settings.url) if settings.url else "a client of the app's own"
-    try:
-        facts = store.facts()
-    except StoreUnavailable as error:
-        text = f"{error}; until it does, policies decide whether tasks go on unprotected"
-        found.append(Finding("error", text))
-        place = "a store that does not answer"
-    else:
-        place = facts.name
-        found += suspicions(
-            tasks,
-            facts,
-            visibility_timeout=_visibility_timeout(app),
-            private_results=app.backend.as_uri().startswith("rpc:"),
-        )
+    claims, servers = [], []
+    for place in places:
+        there = {name: [one for one in some if one.store == place.name] for name, some in tasks.items()}
+        suspect, server = _look(app, place, there)
+        found += suspect
+        servers.append(server)
+        claims.append(f"{server} at {settings.stores[place.name]!r}")
     found += shortcomings(
         celery=version("celery"),
-        server=place,
+        servers=servers,
         results_client=version("redis") if _subscribes_in_redis(app.backend) else None,
         limited=[name for name in tasks if _ends_hard(app.tasks[name], tasks[name])],
     )
-    return Checked(f"{place} at {url}", found)
+    return Checked(" and in ".join(claims), found)
 
 
 def report(app: Any, settings: Settings, tasks: Collection[str], checked: Checked) -> None:
@@ -96,6 +93,21 @@ def report(app: Any, settings: Settings, tasks: Collection[str], checked: Checke
             "celery-dedupe: all in place: %s, %d of %d tasks under a rule, claims in %s",
             settings.mode, len(tasks), len(app.tasks), checked.place,
         )  # fmt: skip
+
+
+def _look(app: Any, place: Place, tasks: Mapping[str, Iterable[Policy]]) -> tuple[list[Finding], str]:
+    """What is suspicious of a store and of the locks in it, and what it is."""
+    try:
+        facts = place.facts()
+    except StoreUnavailable as error:
+        text = f"{error}; until it does, policies decide whether tasks go on unprotected"
+        return [Finding("error", text)], "a store that does not answer"
+    return suspicions(
+        tasks,
+        facts,
+        visibility_timeout=_visibility_timeout(app),
+        private_results=app.backend.as_uri().startswith("rpc:"),
+    ), facts.name
 
 
 def _has_seam(task: Any) -> bool:

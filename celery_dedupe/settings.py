@@ -7,19 +7,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from celery_dedupe.core.addresses import Address, check_stores, read_addresses
 from celery_dedupe.core.fields import read_field
 from celery_dedupe.core.locks import LOCKS
+from celery_dedupe.core.places import DEFAULT
 from celery_dedupe.core.policy import parse_policies
 from celery_dedupe.core.rules import RuleSet
 from celery_dedupe.core.suggestions import choices
-from celery_dedupe.core.urls import Server, check_url, mask, shared_server
+from celery_dedupe.core.urls import Server, check_url, shared_server
 from celery_dedupe.errors import ConfigurationError
 
-__all__ = ["Mode", "Settings", "mask", "read_settings"]
+__all__ = ["Mode", "Settings", "read_settings", "store_names"]
 
 Mode = Literal["enforce", "observe", "off"]
 
-_NAMES = ("url", "rules", "policies", "defaults", "mode", "prefix", "store_options", "eager", "stats")
+_NAMES = (
+    "url",
+    "stores",
+    "rules",
+    "policies",
+    "defaults",
+    "mode",
+    "prefix",
+    "store_options",
+    "eager",
+    "stats",
+)
 _PREFIX = re.compile(r"[\w.:-]+", re.ASCII)
 
 
@@ -28,32 +41,30 @@ class Settings:
     """All settings, checked.
 
     Attributes:
-        url: where claims live, ``None`` with a client or in mode ``off``. It may hold a password.
-        store: a ready client or store that was given in code.
+        stores: where claims live, by names; none in mode ``off``.
         rules: which policies each task has.
         mode: ``enforce``, or ``observe`` (report, refuse nothing), or ``off``.
         prefix: what every key in the store begins with.
-        store_options: arguments for the client. They may hold passwords.
         eager: eager calls take locks too.
         stats: verdicts are counted in the store.
         defaults: policy fields for what rules, tasks and calls leave open.
         policies: the user's own policies, by name.
     """
 
-    url: str | None
-    store: Any
+    stores: Mapping[str, Address]
     rules: RuleSet
     mode: Mode
     prefix: str
-    store_options: Mapping[str, Any]
     eager: bool
     stats: bool
     defaults: Mapping[str, Any]
     policies: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        url = None if self.url is None else mask(self.url)
-        return f"Settings(url={url!r}, mode={self.mode!r}, prefix={self.prefix!r}, rules={self.rules!r})"
+        stores = ", ".join(f"{name}: {address!r}" for name, address in self.stores.items())
+        return (
+            f"Settings(stores={{{stores}}}, mode={self.mode!r}, prefix={self.prefix!r}, rules={self.rules!r})"
+        )
 
 
 def read_settings(conf: Any, **overrides: Any) -> Settings:
@@ -74,28 +85,36 @@ def read_settings(conf: Any, **overrides: Any) -> Settings:
     policies = found.read("policies", {}, _mapping)
     defaults = found.read("defaults", {}, _mapping)
     _check_vocabulary(policies, defaults, found)
-    options = found.read("store_options", {}, _mapping)
-    store, url = given.get("client"), None
-    if store is None and mode != "off":
-        url, inherited = _url(conf, found)
-        options = {**inherited, **options}
+    stores = {} if mode == "off" else _stores(conf, found)
+    rules = RuleSet(
+        found.read("rules", {}, lambda value, where: value),
+        defaults=defaults,
+        named=policies,
+        where=found.where("rules"),
+    )
+    if mode != "off":
+        for rule in rules.listed:
+            check_stores(rule.match.policies, stores, f"{found.where('rules')}[{rule.match.rule!r}]")
     return Settings(
-        url=url,
-        store=store,
-        rules=RuleSet(
-            found.read("rules", {}, lambda value, where: value),
-            defaults=defaults,
-            named=policies,
-            where=found.where("rules"),
-        ),
+        stores=stores,
+        rules=rules,
         mode=mode,
         prefix=found.read("prefix", "dedupe", _prefix),
-        store_options=options,
         eager=found.read("eager", False, _flag),
         stats=found.read("stats", True, _flag),
         defaults=defaults,
         policies=policies,
     )
+
+
+def store_names(conf: Any, **overrides: Any) -> set[str]:
+    """Return the names of the stores in ``conf``, which ``overrides`` beat; they may be wrong otherwise.
+
+    Raises:
+        ConfigurationError: there is an unknown setting, or ``dedupe_stores`` is no dict.
+    """
+    conf.finalize()
+    return {DEFAULT, *_Source(_from_conf(conf), _given(overrides)).read("stores", {}, _mapping)}
 
 
 def _given(overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,8 +124,6 @@ def _given(overrides: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigurationError(
                 f"Dedupe(app, {name}=...) is unknown; {choices(name, [*_NAMES, 'client'])}"
             )
-    if "client" in given and "url" in given:
-        raise ConfigurationError("Dedupe(app, url=..., client=...) names two stores; leave one out")
     return given
 
 
@@ -117,6 +134,20 @@ class _Source:
 
     def where(self, name: str) -> str:
         return f"Dedupe(app, {name}=...)" if name in self.given else f"dedupe_{name}"
+
+    def default_from(self) -> str:
+        """Which setting says where the default store is; ``""`` if none does. Arguments beat all others."""
+        for values, form in ((self.given, "Dedupe(app, {}=...)"), (self.conf, "dedupe_{}")):
+            named = [name for name in ("client", "url") if values.get(name) is not None]
+            stores = values.get("stores")
+            if isinstance(stores, Mapping) and DEFAULT in stores:
+                named.append("stores")
+            if len(named) > 1:
+                both = " and ".join(form.format(name) for name in named)
+                raise ConfigurationError(f"{both} both say where the default store is; leave one out")
+            if named:
+                return named[0]
+        return ""
 
     def read(self, name: str, default: Any, check: Callable[[Any, str], Any]) -> Any:
         value = self.given.get(name, self.conf.get(name))
@@ -146,10 +177,32 @@ def _from_conf(conf: Any) -> dict[str, Any]:
     return values
 
 
-def _url(conf: Any, found: _Source) -> tuple[str, dict[str, Any]]:
-    url = found.read("url", None, lambda value, where: check_url(value, where=where))
-    if url is not None:
-        return url, {}
+def _stores(conf: Any, found: _Source) -> dict[str, Address]:
+    stores: dict[str, Address] = found.read("stores", {}, read_addresses)
+    options = found.read("store_options", {}, _mapping)
+    source = found.default_from()
+    if source == "stores":
+        if options:
+            raise ConfigurationError(
+                f"{found.where('store_options')} is for dedupe_url; write the options of "
+                f"{stores[DEFAULT].where} beside its URL: {{'url': ..., 'options': {{...}}}}"
+            )
+    elif source == "client":
+        stores[DEFAULT] = Address("client=", None, options, found.given["client"])
+    elif source == "url":
+        url = found.read("url", None, lambda value, where: check_url(value, where=where))
+        stores[DEFAULT] = Address(found.where("url"), url, options)
+    else:
+        try:
+            url, inherited = _shared(conf)
+            stores[DEFAULT] = Address("dedupe_url", url, {**inherited, **options})
+        except ConfigurationError:
+            if not stores:
+                raise
+    return dict(sorted(stores.items(), key=lambda item: item[0] != DEFAULT))  # the default first
+
+
+def _shared(conf: Any) -> tuple[str, dict[str, Any]]:
     return shared_server(
         Server(setting, getattr(conf, setting), conf.get(tls), conf.get(options) or {})
         for setting, tls, options in (

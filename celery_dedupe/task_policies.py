@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from celery.local import maybe_evaluate
 
 from celery_dedupe import messages
+from celery_dedupe.core.addresses import check_stores
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.keys import check_policy, make_key
 from celery_dedupe.core.policy import Policy, overlay, parse_policies
@@ -51,6 +52,7 @@ class TaskPolicies:
         if override is not None:
             where = f"dedupe= of a call of {task}"
             found = overlay(found, override, where=where, defaults=settings.defaults, named=settings.policies)
+            check_stores(found, settings.stores, where)
         if settings.mode == "observe":
             found = tuple(map(_observing, found))
         if override is None and task in self._resolved:
@@ -91,6 +93,8 @@ class TaskPolicies:
             where = f"dedupe= of task {name}"
             policies = parse_policies(own, where=where, defaults=settings.defaults, named=settings.policies)
             match = Match(where, policies)
+            if settings.mode != "off":
+                check_stores(policies, settings.stores, where)
         else:
             match = settings.rules.resolve(name)
             where = f"dedupe_rules[{match.rule!r}]"

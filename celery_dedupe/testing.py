@@ -122,7 +122,10 @@ def dedupe(celery_app: Any) -> Iterator[Locks]:
     clock = Clock()
     store = MemoryStore(clock)
     locks = Locks(store, clock)
-    with extension.reconfigured(client=store, url=None, store_options={}, mode="enforce", eager=True):
+    everywhere = dict.fromkeys(extension.store_names(), store)
+    with extension.reconfigured(
+        stores=everywhere, client=None, url=None, store_options={}, mode="enforce", eager=True
+    ):
         signals.run_refused.connect(locks._note, sender=extension.app)  # weak: it goes when locks goes
         yield locks
     if not attached:

@@ -13,9 +13,10 @@ import click
 
 from celery_dedupe.cli.command import Wrong
 from celery_dedupe.core.keys import readable
+from celery_dedupe.core.places import place_of
 from celery_dedupe.core.record import Record
 from celery_dedupe.extension import Dedupe
-from celery_dedupe.store.protocol import Store
+from celery_dedupe.store.named import Place
 
 LONG = 5000  # records, after which a bar shows that it goes on
 
@@ -24,7 +25,7 @@ LONG = 5000  # records, after which a bar shows that it goes on
 class Claims:
     """Claims of an app, in all its stores: of some scopes, which are mostly names of tasks, or of one key."""
 
-    stores: Collection[Store]
+    stores: Collection[Place]
     prefix: str
     globs: tuple[str, ...] | None = None  # None: every scope
     key: str | None = None  # this one alone
@@ -36,10 +37,11 @@ class Claims:
 
     def scope(self, key: str) -> str | None:
         """The scope that a key of the app is of; ``None`` if it is another app's, or none."""
-        lead, _, digest = key.removeprefix(f"{self.prefix}:").partition(":")
-        return unquote(lead) if key.startswith(f"{self.prefix}:") and digest and ":" not in digest else None
+        bare = place_of(key)[1]
+        lead, _, digest = bare.removeprefix(f"{self.prefix}:").partition(":")
+        return unquote(lead) if bare.startswith(f"{self.prefix}:") and digest and ":" not in digest else None
 
-    def records(self) -> Iterator[tuple[Store, str, Record]]:
+    def records(self) -> Iterator[tuple[Place, str, Record]]:
         """Every record with its store and key, in steps; on a terminal with a bar if it takes long."""
         found = self._found()
         yield from islice(found, LONG)
@@ -56,13 +58,13 @@ class Claims:
         ) as bar:
             yield from bar
 
-    def _found(self) -> Iterator[tuple[Store, str, Record]]:
+    def _found(self) -> Iterator[tuple[Place, str, Record]]:
         for store in self.stores:
             for key, record in self._at(store):
                 if self.scope(key) is not None:
                     yield store, key, record
 
-    def _at(self, store: Store) -> Iterator[tuple[str, Record]]:
+    def _at(self, store: Place) -> Iterator[tuple[str, Record]]:
         if self.key is not None:
             yield self.key, store.read(self.key)
             return
@@ -82,8 +84,10 @@ def claims_of(dedupe: Dedupe, task: str | None = None, key: str | None = None) -
     if dedupe.settings.mode == "off":
         raise Wrong("dedupe_mode is 'off', so there is no claim store to look at")
     globs = None if task is None else _globs(dedupe, task)
-    claims = Claims((dedupe.guard.store,), dedupe.settings.prefix, globs, key)
-    if key is not None and claims.scope(key) is None:
+    places = dedupe.guard.store.places.values()
+    stores = tuple(place for place in places if key is None or place.name == place_of(key)[0])
+    claims = Claims(stores, dedupe.settings.prefix, globs, key)
+    if key is not None and (not stores or claims.scope(key) is None):
         raise Wrong(f"{key!r} is no key of this app; locks shows them: {claims.prefix}:SCOPE:DIGEST")
     return claims
 

@@ -18,8 +18,6 @@ OnDuplicate = Literal["existing", "none", "raise"]
 InWorkflow = Literal["publish", "drop"]
 OnLeaseLost = Literal["continue", "terminate"]
 
-_UNAVAILABLE = ("store",)
-
 
 def read_field(name: str, value: object, *, where: str, literal_key: bool = False) -> Any:
     """Return the value of the policy field ``name``, parsed: durations as seconds, keys as specifications.
@@ -27,8 +25,6 @@ def read_field(name: str, value: object, *, where: str, literal_key: bool = Fals
     Raises:
         ConfigurationError: there is no such field, or the value does not suit it. It begins with ``where``.
     """
-    if name in _UNAVAILABLE:
-        raise ConfigurationError(f"{where}: {name!r} is not available in this version yet; leave it out")
     if name not in _READERS:
         raise ConfigurationError(f"{where}: unknown field {name!r}; {choices(name, _READERS)}")
     try:
@@ -93,6 +89,12 @@ def _scope(value: object) -> str:
     return value
 
 
+def _store(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("is no store: write a name that dedupe_stores has")
+    return value
+
+
 def _limit(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError("is no limit: write a whole number of 1 or more")
@@ -118,6 +120,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
         "rate": _maybe(parse_rate),
         "key": parse_key,
         "scope": _maybe(_scope),
+        "store": _store,
         "queue_ttl": seconds,
         "lease": seconds,
         "period": _maybe(seconds),

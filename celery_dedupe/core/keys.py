@@ -12,6 +12,7 @@ from celery_dedupe.core.arguments import check_names, positional
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.canonical import encoded, quoted
 from celery_dedupe.core.keyspecs import Dotted, Field, Template
+from celery_dedupe.core.places import placed
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.preimages import content, load
 from celery_dedupe.core.rates import check_rate
@@ -26,7 +27,8 @@ class Key:
     """The name of a lock.
 
     Attributes:
-        text: the key in the store, ``prefix:scope:digest``; its length does not depend on the arguments.
+        text: the key in the store, ``prefix:scope:digest``; its length does not depend on the arguments. That
+            of a named store has the name and a slash in front, which the store itself does not see.
         preimage: what the digest is of, for people to read. It holds the arguments, so treat it as private.
     """
 
@@ -47,7 +49,7 @@ def make_key(call: Call, policy: Policy, *, prefix: str) -> Key:
     scope = call.task if policy.scope is None else policy.scope
     preimage = f"[{KEY_VERSION},{quoted(scope)},{quoted(policy.part)},{content(call, policy)}]"
     digest = sha256(encoded(preimage)).hexdigest()[:32]
-    return Key(f"{prefix}:{readable(scope)}:{digest}", preimage)
+    return Key(placed(f"{prefix}:{readable(scope)}:{digest}", policy.store), preimage)
 
 
 def check_policy(policy: Policy, signature: inspect.Signature | None, where: str) -> None:

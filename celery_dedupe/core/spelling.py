@@ -10,6 +10,7 @@ from typing import Any
 from celery_dedupe.core.durations import spoken
 from celery_dedupe.core.fields import DURATIONS, FIELDS, misfit
 from celery_dedupe.core.keyspecs import Dotted, KeySpec, Template
+from celery_dedupe.core.places import DEFAULT
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.rates import RateSpec
 from celery_dedupe.core.rules import RuleSet
@@ -76,6 +77,6 @@ def _function(function: Any) -> str:
 def _word(name: str, value: Any) -> str:
     if name in DURATIONS:
         return "for ever" if value is None else spoken(value)
-    if value is None or value is False:
+    if value is None or value is False or (name, value) == ("store", DEFAULT):
         return ""
     return ", ".join(value) if isinstance(value, (list, tuple)) else str(value)

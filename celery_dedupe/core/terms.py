@@ -9,6 +9,7 @@ from celery_dedupe.core.durations import Duration
 from celery_dedupe.core.fields import InWorkflow, OnDuplicate, OnLeaseLost, misfit, need_period, read_field
 from celery_dedupe.core.keyspecs import KeySource, KeySpec
 from celery_dedupe.core.locks import Lock, LockName, OnConflict, OnStoreError, kind_of
+from celery_dedupe.core.places import DEFAULT
 from celery_dedupe.core.rates import RateSource, RateSpec
 from celery_dedupe.errors import ConfigurationError
 
@@ -26,6 +27,7 @@ class Policy:
         rate: at most so many starts in any window of time, or the function that says so; ``None`` for a lock.
         key: which arguments make two calls the same; ``None`` means all of them, ``()`` none.
         scope: the word that tasks sharing the lock have in common; ``None`` means the task's own name.
+        store: the name of the store that the lock lives in.
         queue_ttl: how long a queued claim lives, in seconds, beyond the time to ``eta``.
         lease: how long a running slot lives unless renewed, in seconds.
         period: seconds between accepted publishes; only with ``until_expired``, which needs it.
@@ -50,6 +52,7 @@ class Policy:
     rate: RateSpec
     key: KeySpec
     scope: str | None
+    store: str
     queue_ttl: float
     lease: float
     period: float | None
@@ -73,6 +76,7 @@ class Policy:
         rate: RateSource = None,
         key: KeySource = None,
         scope: str | None = None,
+        store: str = DEFAULT,
         queue_ttl: Duration = "1h",
         lease: Duration = "60s",
         period: Duration | None = None,

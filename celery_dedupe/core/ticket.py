@@ -72,6 +72,13 @@ class Ticket:
         """What was promised under rates, by key."""
         return {key: slot for key, slot in zip(self.keys, self.slots, strict=False) if slot}
 
+    def moved_to(self, keys: tuple[str, ...]) -> Ticket:
+        """The ticket with its locks under other keys, where nothing was promised under rates."""
+        slots = tuple(
+            slot if old == new else 0 for old, new, slot in zip(self.keys, keys, self.slots, strict=False)
+        )
+        return replace(self, keys=keys, slots=slots)
+
     def as_new(self, nonce: str) -> Ticket:
         """The ticket of the message that goes out next under this task id."""
         return replace(

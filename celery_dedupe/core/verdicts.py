@@ -10,6 +10,7 @@ from celery_dedupe.core.asks import BeginAsk, ClaimAsk, FinishAsk, RateAsk
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.locks import State
 from celery_dedupe.core.parts import Holder
+from celery_dedupe.core.places import place_of, placed
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.core.rates import Rate, kept
 from celery_dedupe.core.ticket import Ticket
@@ -138,6 +139,12 @@ def queued_for(policy: Policy, call: Call) -> float:
         return policy.period
     seconds = policy.queue_ttl + max(call.eta_in, 0.0)
     return seconds if call.expires_in is None else max(min(seconds, call.expires_in), 1.0)
+
+
+def moved(policies: Sequence[Policy], keys: Sequence[str]) -> tuple[str, ...]:
+    """The keys of a message in the stores that its policies have by now; none if they are there already."""
+    there = tuple(placed(place_of(key)[1], policy.store) for policy, key in zip(policies, keys, strict=True))
+    return there if there != tuple(keys) else ()
 
 
 def must_publish(policy: Policy, ticket: Ticket) -> bool:

@@ -15,13 +15,13 @@ HANGING_CLIENTS = (5, 3), (6, 4)
 
 
 def shortcomings(
-    *, celery: str, server: str, results_client: str | None, limited: Sequence[str]
+    *, celery: str, servers: Sequence[str], results_client: str | None, limited: Sequence[str]
 ) -> list[Finding]:
     """One finding for each thing that these versions cannot do, with the mend.
 
     Arguments:
         celery: its version.
-        server: name and version of the store, ``"redis 6.0.16"``.
+        servers: name and version of each store, ``"redis 6.0.16"``.
         results_client: the version of redis-py, if Celery keeps its results with it.
         limited: the tasks that have a hard time limit and a lock that refuses a start.
     """
@@ -43,9 +43,10 @@ def shortcomings(
             f"{named(limited)} is then held until its lease has run out: set a lease no longer than you "
             "would wait, or take Celery 5.7",
         )
-    name, _, version = server.partition(" ")
-    if version and _numbers(version) < OLDEST_SERVERS.get(name, (0, 0)):
-        add("error", f"{server} cannot take claims: they need Redis 6.2 or newer, or Valkey")
+    for server in servers:
+        name, _, version = server.partition(" ")
+        if version and _numbers(version) < OLDEST_SERVERS.get(name, (0, 0)):
+            add("error", f"{server} cannot take claims: they need Redis 6.2 or newer, or Valkey")
     first, fixed = HANGING_CLIENTS
     if results_client and first <= _numbers(results_client) < fixed:
         add(

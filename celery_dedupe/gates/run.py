@@ -16,7 +16,7 @@ from celery.app.task import Context, Task
 from celery.exceptions import Ignore
 
 from celery_dedupe import interrupts, messages
-from celery_dedupe.core import counts
+from celery_dedupe.core import counts, verdicts
 from celery_dedupe.core.counts import Counted
 from celery_dedupe.core.ticket import HEADER, Ticket, from_headers
 from celery_dedupe.core.verdicts import Ending, Poison, Quiet, Raise, Refusal, Skip, Wait
@@ -118,6 +118,11 @@ class RunGate:
         ticket = found or Ticket(generation=call.retries)
         if not ticket.keys:
             ticket = replace(ticket, keys=desk.keys(call, policies))
+        elif moved := verdicts.moved(policies, ticket.keys):
+            # They live in other stores by now, where this worker's runs meet: the claims are given back.
+            old = [key for key in ticket.keys if key not in moved]
+            desk.guard.withdraw(old, call.task_id, slots=ticket.promised)
+            ticket = ticket.moved_to(moved)
         return runs.begin(
             desk.guard,
             call,

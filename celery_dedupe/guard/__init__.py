@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from celery_dedupe.core import verdicts
-from celery_dedupe.core.asks import Attempt, BeginAsk, Caller, ClaimAsk, LeaseAsk, Refused
+from celery_dedupe.core.asks import Attempt, BeginAsk, Caller, ClaimAsk, Refused
 from celery_dedupe.core.call import Call
 from celery_dedupe.core.policy import Policy
 from celery_dedupe.counters import Counters
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.heartbeat import Heartbeat
 from celery_dedupe.reports import Reports
-from celery_dedupe.store.breaker import Breaker
+from celery_dedupe.store.named import Stores
 from celery_dedupe.store.protocol import NO_SLOTS, Store
 
 RELEASED_WITHIN = 3600.0  # seconds that a release is tried for: as long as a queued claim lives by default
@@ -30,10 +30,10 @@ Reply = TypeVar("Reply")
 
 
 class Guard:
-    """The store of one app, reached with care, and those who are told what comes of it.
+    """The stores of one app, reached with care, and those who are told what comes of it.
 
     Arguments:
-        store: where claims live.
+        stores: where claims live, by their names.
         counted_as: the name in the store under which verdicts are counted; ``""`` not to count them.
         app: the sender of events.
         state_of: gives the final state of a task whose result was stored at or after a date (the worker's
@@ -41,13 +41,17 @@ class Guard:
     """
 
     def __init__(
-        self, store: Store, *, counted_as: str, app: Any, state_of: Callable[[str, int], str | None]
+        self,
+        stores: Mapping[str, Store],
+        *,
+        counted_as: str,
+        app: Any,
+        state_of: Callable[[str, int], str | None],
     ) -> None:
-        self.store = store
-        self.breaker = Breaker()
-        self.counters = Counters(store, counted_as)
+        self.store = Stores(stores)
+        self.counters = Counters(self.store, counted_as)
         self.reports = Reports(app, self.counters.add)
-        self.heartbeat = Heartbeat(self._renew, self.reports.lost)
+        self.heartbeat = Heartbeat(lambda asks: self.store.renew(asks), self.reports.lost)
         self.state_of = state_of
 
     def ask(
@@ -55,21 +59,25 @@ class Guard:
     ) -> Reply:
         """What ``verb`` replies; asked once more where a run in the way turns out to be over.
 
-        Raises ``StoreUnavailable``, at once while the store is known to be away.
+        Raises ``StoreUnavailable``, at once while a store of theirs is known to be away.
         """
         asks = [ask for _, ask in asked]
-        reply = self.breaker.call(lambda: verb(asks, who))
+        reply = verb(asks, who)
         if isinstance(reply, Refused):
             policy, ask = asked[reply.index]
             if (over := self._settle(reply, policy, ask.key)) is not None:
-                reply = self.breaker.call(lambda: verb(asks, replace(who, ended=over)))
+                reply = verb(asks, replace(who, ended=over))
         return reply
 
     def goes_on(
         self, error: StoreUnavailable, call: Call, policies: Policies, stage: Literal["publish", "start"]
     ) -> bool:
-        """Whether a call goes on without its locks, and that is told; ``False`` if a policy refuses to."""
-        if any(policy.on_store_error == "refuse" and not policy.observe for policy in policies):
+        """Whether a call goes on without its locks in the store that failed, and that is told.
+
+        ``False`` if a policy with a lock there refuses to.
+        """
+        concerned = [policy for policy in policies if policy.store == error.store and not policy.observe]
+        if any(policy.on_store_error == "refuse" for policy in concerned):
             return False
         self.reports.unprotected(call.task, call.task_id, stage, str(error))
         return True
@@ -82,10 +90,13 @@ class Guard:
         running: bool = False,
         slots: Mapping[str, int] = NO_SLOTS,
     ) -> None:
-        """Give a task's claims back, and what it was promised under rates; if the store is away, later."""
-        if keys:
+        """Give a task's claims back, and what it was promised under rates; to a store that is away, later.
+
+        In a store that is unknown here they run out by themselves.
+        """
+        for some in self.store.split(keys):
             self.release(
-                lambda: self.store.withdraw(keys, task_id, running=running, slots=slots), RELEASED_WITHIN
+                partial(self.store.withdraw, some, task_id, running=running, slots=slots), RELEASED_WITHIN
             )
 
     def release(
@@ -93,10 +104,9 @@ class Guard:
     ) -> None:
         """Call ``send``; if the store is away, try ``late``, else ``send``, again for ``within`` seconds."""
         try:
-            self.breaker.call(send)
+            send()
         except StoreUnavailable:
-            again = late or send
-            self.heartbeat.release_later(lambda: self.breaker.call(again), within)
+            self.heartbeat.release_later(late or send, within)
 
     def abandon(self) -> None:
         """Free the slots this process still holds: its runs were cut short by the worker's shutdown."""
@@ -107,7 +117,7 @@ class Guard:
         self.counters.flush()
 
     def close(self) -> None:
-        """Stop renewing and let go of the store."""
+        """Stop renewing and let go of the stores."""
         self.heartbeat.stop()
         self.counters.close()
         self.store.close()
@@ -122,9 +132,5 @@ class Guard:
         for holder in done:
             mark = verdicts.finish_ask(policy, key, holder.token, "succeeded", 0.0)
             attempt = Attempt(holder.task_id, holder.token)
-            self.breaker.call(partial(self.store.finish, [mark] if mark else [], attempt, well=True))
+            self.store.finish([mark] if mark else [], attempt, well=True)
         return tuple(holder.token for holder in over) if over or done else None
-
-    def _renew(self, asks: Sequence[LeaseAsk]) -> list[bool]:
-        # Not through the breaker: it is one call an interval, and a pause of 5 s would cost a short lease.
-        return self.store.renew(asks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from celery_dedupe.core import verdicts
@@ -13,6 +12,7 @@ from celery_dedupe.core.ticket import Ticket
 from celery_dedupe.core.verdicts import Duplicate
 from celery_dedupe.errors import StoreUnavailable
 from celery_dedupe.guard import Guard, Policies
+from celery_dedupe.store.breaker import Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +61,25 @@ def _ask(
     call: Call,
     refusing: Policies,
     ticket: Ticket,
-    asked: Sequence[tuple[Policy, ClaimAsk]],
+    asked: list[tuple[Policy, ClaimAsk]],
 ) -> Refused | bool:
-    """The store's refusal; else whether it may have granted, which without an answer is not known."""
+    """The stores' refusal; else whether one may have granted, which without an answer is not known.
+
+    The locks of a store that is away, and without which the call goes on, are taken out of ``asked``.
+    """
     keys = tuple(ask.key for _, ask in asked)
-    sent = False
-
-    def send(asks: Sequence[ClaimAsk], caller: Caller) -> Refused | None:
-        nonlocal sent
-        sent = True
-        return guard.store.claim(asks, caller)
-
+    caller = Caller(call.task_id, ticket.successor_of, ticket.generation)
     try:
-        reply = guard.ask(send, asked, Caller(call.task_id, ticket.successor_of, ticket.generation))
+        reply = guard.ask(guard.store.claim, asked, caller)
     except BaseException as error:
+        sent = not isinstance(error, Skipped)
         if isinstance(error, StoreUnavailable) and guard.goes_on(error, call, refusing, "publish"):
-            return sent
+            lost = tuple(ask.key for policy, ask in asked if policy.store == error.store)
+            asked[:] = [pair for pair in asked if pair[0].store != error.store]
+            rest = _ask(guard, call, refusing, ticket, asked) if asked else False
+            if isinstance(rest, Refused) and sent:
+                guard.withdraw(lost, call.task_id)  # For it may have been granted there.
+            return rest or sent
         if sent:
             # It may have been granted and only the answer lost, by a timeout or an interrupt.
             guard.withdraw(keys, call.task_id)
@@ -98,7 +101,7 @@ def claim_retry(guard: Guard, call: Call, policies: Policies, ticket: Ticket) ->
         # The attempt that publishes its retry is over as far as copies of its message are concerned.
         caller = Caller(call.task_id, generation=ticket.generation + 1)
         try:
-            guard.breaker.call(lambda: guard.store.claim(asks, caller))
+            guard.store.claim(asks, caller)
         except StoreUnavailable as error:
             guard.reports.unprotected(call.task, call.task_id, "publish", str(error))
         except BaseException:

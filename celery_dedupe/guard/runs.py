@@ -95,7 +95,7 @@ def begin(
 
 
 def _asked(guard: Guard, run: Run, delay: float) -> list[tuple[Policy, BeginAsk]]:
-    """What the start asks of the store, by policy."""
+    """What the start asks of the stores, by policy."""
     policies, ticket = run.policies, run.ticket
     back = any(verdicts.may_wait(policy, ticket) for policy in policies if not policy.observe)
     slots = ticket.slots or (0,) * len(policies)
@@ -122,12 +122,21 @@ def _rate(guard: Guard, run: Run, policy: Policy, key: str, slot: int) -> RateAs
 
 
 def _ask(guard: Guard, run: Run, asked: list[tuple[Policy, BeginAsk]], delay: float) -> Begun | Denial | None:
-    """What the store replies once locks that only observe and refuse are taken out of ``asked``.
+    """What the stores reply once locks that only observe and refuse are taken out of ``asked``.
 
-    These are not to keep the run from its others. ``None`` where none is left.
+    These are not to keep the run from its others, nor are those of a store that is away, if the run goes on
+    without them. ``None`` where none is left. Raises ``StoreUnavailable`` where no store is left, or the run
+    may not go on.
     """
     while asked:
-        reply = guard.ask(guard.store.begin, asked, run.attempt)
+        try:
+            reply = guard.ask(guard.store.begin, asked, run.attempt)
+        except StoreUnavailable as error:
+            left = [pair for pair in asked if pair[0].store != error.store]
+            if not left or not guard.goes_on(error, run.call, run.policies, "start"):
+                raise
+            asked[:] = left
+            continue
         if isinstance(reply, Begun):
             return reply
         left = [pair for i, pair in enumerate(asked) if not (pair[0].observe and _refuses(reply, i))]
@@ -239,6 +248,13 @@ def finish(guard: Guard, run: Run, ending: Ending) -> None:
     ]
     if not asks:
         return
+    keys = tuple(ask.key for ask in asks)
+    for some in guard.store.split(dict.fromkeys(keys)):
+        _release(guard, run, ending, [ask for ask in asks if ask.key in some])
+    guard.reports.released(run.call, keys, ending)
+
+
+def _release(guard: Guard, run: Run, ending: Ending, asks: Sequence[FinishAsk]) -> None:
     # Late, the retry may have come and gone: what has no slot to show claims nothing for it.
     late = [ask for ask in asks if ask.token or ask.outcome != "queued"]
     lives = max((lease.seconds for lease in run.leases), default=RELEASED_WITHIN)
@@ -249,8 +265,6 @@ def finish(guard: Guard, run: Run, ending: Ending) -> None:
         within,
         lambda: _give_up(guard, run, ending, late, late=True),
     )
-    keys = tuple(ask.key for ask in asks)
-    guard.reports.released(run.call, keys, ending)
 
 
 def _give_up(

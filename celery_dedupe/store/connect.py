@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from celery_dedupe.core.addresses import Address
+from celery_dedupe.core.places import DEFAULT
 from celery_dedupe.core.urls import check_url, mask, scheme_of
 from celery_dedupe.errors import ConfigurationError
 from celery_dedupe.store.memory import MemoryStore
@@ -46,6 +48,25 @@ def open_store(url: str | None, options: Mapping[str, Any] = NONE, client: Any =
     from celery_dedupe.store.redis_client import open_redis
 
     return open_redis(address, options)
+
+
+def open_stores(addresses: Mapping[str, Address]) -> dict[str, Store]:
+    """Return the stores at these addresses, by their names; in memory if there is none.
+
+    Raises:
+        ConfigurationError: see ``open_store``.
+    """
+    # In mode off there may be none, and it is asked for nothing.
+    return {name: _at(address) for name, address in addresses.items()} or {DEFAULT: MemoryStore()}
+
+
+def _at(address: Address) -> Store:
+    try:
+        return open_store(address.url, address.options, address.client)
+    except ConfigurationError as error:
+        # Of a store that is named, the settings that the text names are a part.
+        lead = f"{address.where}: " if address.where.endswith("]") else ""
+        raise ConfigurationError(f"{lead}{error}") from None
 
 
 def _on_database(address: str, options: Mapping[str, Any]) -> Store:

@@ -12,6 +12,7 @@ from celery import Task
 from celery.signals import task_postrun
 
 from celery_dedupe import duplicate_of
+from celery_dedupe.tables import claims, create_tables
 from tests.apps.assembly import AppUnderTest
 from tests.apps.families import note_events
 from tests.harness.waiting import wait_until
@@ -87,12 +88,24 @@ class Billing:
         return bool(self.ledger.notes("refused", task_id)) or len(self.ledger.runs(ORDER)) > 1
 
 
-@pytest.fixture(params=["redis", pytest.param("rabbitmq", marks=pytest.mark.services)])
+@pytest.fixture(
+    params=[
+        "redis",
+        pytest.param("rabbitmq", marks=pytest.mark.services),
+        pytest.param("redis, claims in postgres", marks=pytest.mark.services),
+    ]
+)
 def billing(request, make_app, ledger):
-    options = {"broker": request.getfixturevalue("rabbitmq_url")} if request.param == "rabbitmq" else {}
+    rules, options = RULES, {}
     transport = {"visibility_timeout": LEASE, "unacked_mutex_expire": 2}
-    conf = {} if options else {"broker_transport_options": transport}
-    return Billing(make_app(RULES, setup=define, conf=conf, **options), ledger)
+    conf = {"broker_transport_options": transport}
+    if request.param == "rabbitmq":
+        options, conf = {"broker": request.getfixturevalue("rabbitmq_url")}, {}
+    if "postgres" in request.param:
+        options = {"stores": {"ledger": f"db+{request.getfixturevalue('postgres_url')}"}}
+        create_tables(options["stores"]["ledger"], claims)
+        rules = {"billing.*": {**RULES["billing.*"], "store": "ledger"}}
+    return Billing(make_app(rules, setup=define, conf=conf, **options), ledger)
 
 
 @pytest.mark.parametrize("station", [BEFORE_EFFECT, STORED, TOLD])

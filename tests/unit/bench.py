@@ -8,6 +8,7 @@ from typing import Any
 
 from celery_dedupe import Policy
 from celery_dedupe.core.call import Call
+from celery_dedupe.core.places import placed
 from celery_dedupe.core.ticket import Ticket
 from celery_dedupe.guard import Guard, claims, runs
 from celery_dedupe.guard.claims import Drop
@@ -16,17 +17,24 @@ from tests.unit.conftest import EVENTS, Clock, TestedStore
 
 
 class Bench:
-    """A guard with one task's policies, a store of its own and a clock that the test turns."""
+    """A guard with one task's policies, a store of its own and a clock that the test turns.
+
+    It has a store more for each that a policy names.
+    """
 
     def __init__(self, *policies: Policy, observe: bool = False, app: object = None) -> None:
         self.clock = Clock()
-        self.store = TestedStore(self.clock)
+        names = ("default", *(policy.store for policy in policies))
+        self.stores = {name: TestedStore(self.clock) for name in dict.fromkeys(names)}
+        self.store = self.stores["default"]
         self.states: dict[str, str] = {}
         self.asked: list[str] = []
         self.app = app or object()
-        self.guard = Guard(self.store, counted_as="stats", app=self.app, state_of=self._state_of)
-        # Its pause ends with the store's clock.
-        self.guard.breaker = Breaker(lambda: self.clock() / 1e6)
+        self.guard = Guard(self.stores, counted_as="stats", app=self.app, state_of=self._state_of)
+        for place in self.guard.store.places.values():
+            # Its pause ends with the store's clock.
+            place.breaker = Breaker(place.name, lambda: self.clock() / 1e6)
+        self.breaker = self.guard.store.first.breaker
         self.policies = tuple(replace(policy, observe=observe or policy.observe) for policy in policies)
         self.events: list[Any] = []
         for signal in EVENTS:
@@ -42,7 +50,7 @@ class Bench:
         )
 
     def ticket(self, task_id: str, **fields: Any) -> Ticket:
-        keys = tuple(f"k{number}" for number, _ in enumerate(self.policies))
+        keys = tuple(placed(f"k{number}", policy.store) for number, policy in enumerate(self.policies))
         return Ticket(**{"keys": keys, "nonce": f"nonce of {task_id}", **fields})
 
     def told(self, kind: type) -> list[Any]:
@@ -72,4 +80,4 @@ def not_needed() -> Callable[[], None]:
 def share(*benches: Bench) -> None:
     """Several workers on one store."""
     for each in benches:
-        each.guard.store = benches[0].store
+        each.guard.store.places["default"].store = benches[0].store

@@ -25,7 +25,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def breaker(clock: Clock) -> Breaker:
-    return Breaker(clock)
+    return Breaker("default", clock)
 
 
 def fail() -> None:

@@ -9,6 +9,7 @@ import pytest
 from celery_dedupe.cli import locks as module
 from celery_dedupe.core.asks import Attempt, BeginAsk, Caller, ClaimAsk, FinishAsk
 from celery_dedupe.errors import StoreUnavailable
+from celery_dedupe.store.memory import MemoryStore
 
 NOW = 1_700_000_000_000
 DIGEST = "0123456789abcdef" * 2
@@ -221,3 +222,26 @@ class TestWatch:
         result = dedupe_command(a.app, "locks", "--watch", "--json")
         assert result.exit_code == 2
         assert "leave one out" in result.output
+
+
+def test_a_lock_in_a_named_store_is_told_with_its_name_and_freed_by_it(dedupe_command, local_app):
+    ledger = MemoryStore()
+    a = local_app({"pay": {"lock": "once", "store": "ledger"}}, stores={"ledger": ledger})
+    a.task(name="pay")
+    claim(a, key("t"), "here")
+    assert ledger.claim([ClaimAsk(key("pay"), 3_600_000, frozenset())], Caller("there")) is None
+    assert ledger.claim([ClaimAsk(key("t"), 3_600_000, frozenset())], Caller("there too")) is None
+
+    document = json.loads(dedupe_command(a.app, "locks", "--json").output)
+    held = {(one["key"], one["task_id"]) for one in document}
+    assert held == {
+        (key("t"), "here"),
+        (f"ledger/{key('pay')}", "there"),
+        (f"ledger/{key('t')}", "there too"),
+    }
+    assert dedupe_command(a.app, "release", f"ledger/{key('t')}").exit_code == 0
+    assert not ledger.read(key("t"))
+    assert a.store.read(key("t")).queued
+    wrong = dedupe_command(a.app, "release", f"leger/{key('t')}")
+    assert wrong.exit_code == 2
+    assert "is no key of this app" in wrong.output

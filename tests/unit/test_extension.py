@@ -223,7 +223,7 @@ def test_the_store_is_opened_by_the_first_that_needs_it(local_app):
     a.task(name="free", dedupe=False).delay(1)
     assert a.dedupe._guard is None
     a.task().delay(1)
-    assert isinstance(a.dedupe.guard.store, MemoryStore)
+    assert isinstance(a.dedupe.guard.store.places["default"].store, MemoryStore)
 
 
 # Workers

@@ -616,7 +616,7 @@ def test_a_claim_whose_grant_was_lost_on_the_wire_is_given_back(local_app):
         t.delay(1)
     assert len(a.store.held()["queued"]) == 1
     a.store.mute.clear()
-    a.dedupe.guard.breaker._retry_at = 0.0
+    a.dedupe.guard.store.places["default"].breaker._retry_at = 0.0
     wait_until(lambda: a.store.held() == NOTHING)
 
 
@@ -627,7 +627,7 @@ def test_a_claim_whose_grant_was_lost_is_given_back_where_the_publish_fails_as_w
     with pytest.raises(EncodeError):
         a.task().delay(object())
     a.store.mute.clear()
-    a.dedupe.guard.breaker._retry_at = 0.0
+    a.dedupe.guard.store.places["default"].breaker._retry_at = 0.0
     wait_until(lambda: a.store.held() == NOTHING)
 
 

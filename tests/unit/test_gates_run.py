@@ -767,7 +767,7 @@ def test_a_store_that_fails_at_the_end_changes_no_outcome_and_is_asked_again(loc
     assert result.get(timeout=5) == 1
     assert len(a.store.held()["running"]) == 1
     a.store.failing.clear()
-    a.dedupe.guard.breaker._retry_at = 0.0
+    a.dedupe.guard.store.places["default"].breaker._retry_at = 0.0
     wait_until(lambda: a.store.held() == NOTHING)
 
 
@@ -780,7 +780,7 @@ def test_a_late_release_holds_no_lock_for_a_second_attempt_that_has_run(local_ap
     a.store.failing.add("finish")
     a.start(message)
     a.store.failing.clear()
-    a.dedupe.guard.breaker._retry_at = 0.0
+    a.dedupe.guard.store.places["default"].breaker._retry_at = 0.0
     a.start((a.messages() or [message])[0])
     assert a.ran == [1, 1]
     wait_until(lambda: not a.dedupe.guard.heartbeat._releases)

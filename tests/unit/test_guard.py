@@ -377,7 +377,7 @@ def test_a_call_that_failed_costs_no_run_its_lease(bench):
     run = b.begin("a")
     b.store.failing.add("withdraw")
     b.guard.withdraw(("x",), "a")
-    assert b.guard.breaker.open
+    assert b.breaker.open
     wait_until(lambda: b.store.calls.count("renew") >= 2)
     assert not run.leases[0].lost
 

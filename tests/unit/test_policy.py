@@ -254,7 +254,6 @@ class TestMistakes:
             ({"rate": (1, 0)}, ": rate (1, 0) must be a millisecond or more"),
             ({"rate": "ten"}, ": rate 'ten' is no rate: write "),
             ({"rate": 10}, ": rate 10 is no rate: write "),
-            ({"store": "db+sqlite://"}, ": 'store' is not available in this version yet; leave it out"),
             ("unce", ": there is no lock or policy 'unce'; did you mean 'once'? "),
             ("acounts", ": there is no lock or policy 'acounts'; did you mean 'accounts'? "),
             ("loop", ": there is no lock or policy 'loop'; "),

@@ -56,7 +56,7 @@ def test_what_is_marked_runs(text, tmp_path):
 
 def test_most_code_is_marked():
     assert len(RUNNING) == 4
-    assert len(PYTHON) - len(RUNNING) == 3, "the app, its celeryconfig, a task with a fence"
+    assert len(PYTHON) - len(RUNNING) == 4, "the app, its celeryconfig, its stores, a task with a fence"
 
 
 def test_the_first_app_works_with_the_first_rules(tmp_path):
@@ -124,9 +124,11 @@ def test_each_setting_is_there_with_its_default():
     rows = {code(row[0]).removeprefix("dedupe_"): row[1] for row in table("setting")}
     assert list(rows) == list(_NAMES)
     assert rows.pop("url") == "the result backend, else the broker, if it is Redis"
-    assert settings.url == "redis://backend/0"
+    assert settings.stores["default"].url == "redis://backend/0"
     app.conf.result_backend = "rpc://"
-    assert read_settings(app.conf).url == "redis://broker/0"
+    assert read_settings(app.conf).stores["default"].url == "redis://broker/0"
+    assert rows.pop("stores") == rows.pop("store_options") == "`{}`"
+    assert (list(settings.stores), settings.stores["default"].options) == (["default"], {})
     assert rows.pop("rules") == "`{}`"
     assert repr(settings.rules) == "RuleSet()"
     assert {name: ast.literal_eval(code(cell)) for name, cell in rows.items()} == {

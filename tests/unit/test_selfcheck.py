@@ -63,7 +63,7 @@ def test_where_all_is_well_it_says_so_in_one_line(local_app, said):
 
 
 def test_its_line_shows_no_password(local_app, said, monkeypatch):
-    monkeypatch.setattr("celery_dedupe.extension.open_store", lambda *args: FactsStore())
+    monkeypatch.setattr("celery_dedupe.store.connect.open_store", lambda *args: FactsStore())
     a = local_app({"t": "until_finished"}, client=None, url="redis://me:secret@localhost:6379/3")
 
     ready(a)

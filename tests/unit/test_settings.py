@@ -11,8 +11,9 @@ import pytest
 from celery import Celery
 
 from celery_dedupe.core.policy import Policy
+from celery_dedupe.core.urls import mask
 from celery_dedupe.errors import ConfigurationError
-from celery_dedupe.settings import Settings, mask, read_settings
+from celery_dedupe.settings import Settings, read_settings, store_names
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +43,14 @@ def message_of(app: Celery | None = None, **overrides: Any) -> str:
 class TestSources:
     def test_defaults(self) -> None:
         settings = read(url="memory://")
-        assert (settings.url, settings.store, settings.mode, settings.prefix) == (
+        address = settings.stores["default"]
+        assert (address.url, address.client, settings.mode, settings.prefix) == (
             "memory://",
             None,
             "enforce",
             "dedupe",
         )
-        assert (settings.eager, settings.store_options, settings.defaults, settings.policies) == (
+        assert (settings.eager, settings.stores["default"].options, settings.defaults, settings.policies) == (
             False,
             {},
             {},
@@ -69,13 +71,17 @@ class TestSources:
                 dedupe_eager=True,
             )
         )
-        assert (settings.url, settings.mode, settings.prefix) == ("redis://h/3", "observe", "team:dedupe")
-        assert (settings.eager, settings.store_options) == (True, {"socket_timeout": 3})
+        assert (settings.stores["default"].url, settings.mode, settings.prefix) == (
+            "redis://h/3",
+            "observe",
+            "team:dedupe",
+        )
+        assert (settings.eager, settings.stores["default"].options) == (True, {"socket_timeout": 3})
         assert settings.rules.resolve("a.b").policies == (Policy(key=[], lease=5),)
         assert (settings.defaults, settings.policies) == ({"lease": "5s"}, {"mine": {"key": []}})
 
     def test_from_an_object(self) -> None:
-        assert read(app_with({"dedupe_url": "redis://object"})).url == "redis://object"
+        assert read(app_with({"dedupe_url": "redis://object"})).stores["default"].url == "redis://object"
 
     @pytest.mark.parametrize("namespace", ["CELERY", "celery"])
     def test_from_a_namespace(self, namespace: str) -> None:
@@ -86,7 +92,7 @@ class TestSources:
             start + (name.upper() if start.isupper() else name): value for name, value in fields.items()
         }
         settings = read(app_with(source, namespace=namespace))
-        assert settings.url == "redis://django"
+        assert settings.stores["default"].url == "redis://django"
         assert settings.rules.resolve("a").policies
 
     def test_what_code_sets_beats_the_configuration(self) -> None:
@@ -100,7 +106,7 @@ class TestSources:
         early.config_from_object(SimpleNamespace(**source), namespace="CELERY")
         updated = app_with(source, namespace="CELERY", dedupe_url="redis://code")
         for app in (late, early, updated):
-            assert read(app).url == "redis://code"
+            assert read(app).stores["default"].url == "redis://code"
             assert read(app).prefix == "file"
 
     def test_arguments_beat_the_configuration(self) -> None:
@@ -109,24 +115,31 @@ class TestSources:
             dedupe_url="redis://file", dedupe_rules={"a": "once"}, dedupe_mode="off", dedupe_prefix="p"
         )
         settings = read(app, url="redis://code", rules={"b": "once"}, mode="enforce", prefix=None)
-        assert (settings.url, settings.mode, settings.prefix) == ("redis://code", "enforce", "p")
+        assert (settings.stores["default"].url, settings.mode, settings.prefix) == (
+            "redis://code",
+            "enforce",
+            "p",
+        )
         assert not settings.rules.resolve("a").policies
         assert settings.rules.resolve("b").policies
 
     def test_a_client_takes_the_place_of_a_url(self) -> None:
         client = object()
         settings = read(app_with(dedupe_url="redis://file"), client=client)
-        assert settings.store is client
-        assert settings.url is None
+        assert settings.stores["default"].client is client
+        assert settings.stores["default"].url is None
 
     def test_off_needs_no_store(self) -> None:
         settings = read(mode="off", rules={"a": "once"})
-        assert (settings.url, settings.store, settings.mode) == (None, None, "off")
+        assert (settings.stores, settings.mode) == ({}, "off")
 
     def test_settings_of_others_are_left_alone(self) -> None:
         source = {"DEDUPE_URL": "not ours", "CELERY_DEDUPE_URL": "redis://ours", "DEDUPLICATE": 1}
-        assert read(app_with(source, namespace="CELERY")).url == "redis://ours"
-        assert read(app_with({"dedupe_url": "redis://ours", "DEDUPE_OTHER": 1})).url == "redis://ours"
+        assert read(app_with(source, namespace="CELERY")).stores["default"].url == "redis://ours"
+        assert (
+            read(app_with({"dedupe_url": "redis://ours", "DEDUPE_OTHER": 1})).stores["default"].url
+            == "redis://ours"
+        )
 
 
 class TestUrl:
@@ -148,10 +161,10 @@ class TestUrl:
         ],
     )
     def test_accepted(self, url: str) -> None:
-        assert read(app_with(dedupe_url=url)).url == url
+        assert read(app_with(dedupe_url=url)).stores["default"].url == url
 
     def test_schemes_may_be_written_in_upper_case(self) -> None:
-        assert read(app_with(dedupe_url="REDIS://Host")).url == "redis://Host"
+        assert read(app_with(dedupe_url="REDIS://Host")).stores["default"].url == "redis://Host"
 
     @pytest.mark.parametrize(
         ("url", "says"),
@@ -191,7 +204,11 @@ class TestUrl:
         assert "secret" not in message
 
     def test_celerys_words_for_certificates(self) -> None:
-        url = read(app_with(dedupe_url="rediss://h?ssl_cert_reqs=CERT_REQUIRED&x=CERT_NONE")).url
+        url = (
+            read(app_with(dedupe_url="rediss://h?ssl_cert_reqs=CERT_REQUIRED&x=CERT_NONE"))
+            .stores["default"]
+            .url
+        )
         assert url == "rediss://h?ssl_cert_reqs=required&x=CERT_NONE"
 
 
@@ -212,7 +229,7 @@ class TestUrlOfCelery:
         ],
     )
     def test_the_result_backend_then_the_broker(self, conf: Mapping[str, Any], url: str) -> None:
-        assert read(app_with(**conf)).url == url
+        assert read(app_with(**conf)).stores["default"].url == url
 
     def test_sentinels_with_their_master(self) -> None:
         """Case 52: the right client for a Sentinel list."""
@@ -221,24 +238,30 @@ class TestUrlOfCelery:
             broker_transport_options={"master_name": "m", "sentinel_kwargs": {"password": "x"}, "other": 1},
         )
         settings = read(app)
-        assert settings.url == "sentinel://a;sentinel://b"
-        assert settings.store_options == {"master_name": "m", "sentinel_kwargs": {"password": "x"}}
-        assert read(app, store_options={"master_name": "n"}).store_options["master_name"] == "n"
+        assert settings.stores["default"].url == "sentinel://a;sentinel://b"
+        assert settings.stores["default"].options == {
+            "master_name": "m",
+            "sentinel_kwargs": {"password": "x"},
+        }
+        assert read(app, store_options={"master_name": "n"}).stores["default"].options["master_name"] == "n"
 
     def test_tls(self) -> None:
         tls = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "/ca.pem"}
         settings = read(app_with(result_backend="redis://h/1", redis_backend_use_ssl=tls))
-        assert (settings.url, settings.store_options) == ("rediss://h/1", tls)
+        assert (settings.stores["default"].url, settings.stores["default"].options) == ("rediss://h/1", tls)
         settings = read(app_with(broker_url="redis://h", broker_use_ssl=True))
-        assert (settings.url, settings.store_options) == ("rediss://h", {})
+        assert (settings.stores["default"].url, settings.stores["default"].options) == ("rediss://h", {})
         settings = read(app_with(broker_url="rediss://h", broker_use_ssl={"ssl_cert_reqs": "CERT_NONE"}))
-        assert (settings.url, settings.store_options) == ("rediss://h", {"ssl_cert_reqs": "none"})
+        assert (settings.stores["default"].url, settings.stores["default"].options) == (
+            "rediss://h",
+            {"ssl_cert_reqs": "none"},
+        )
         settings = read(app_with(broker_url="sentinel://h", broker_use_ssl={"ssl_cert_reqs": "none"}))
-        assert settings.store_options == {"ssl": True, "ssl_cert_reqs": "none"}
+        assert settings.stores["default"].options == {"ssl": True, "ssl_cert_reqs": "none"}
 
     def test_a_url_of_our_own_takes_nothing_from_celery(self) -> None:
         app = app_with(dedupe_url="redis://own", broker_url="redis://h", broker_use_ssl={"ssl_ca_certs": "x"})
-        assert (read(app).url, read(app).store_options) == ("redis://own", {})
+        assert (read(app).stores["default"].url, read(app).stores["default"].options) == ("redis://own", {})
 
     @pytest.mark.parametrize("broker", ["redis://:secret@a;redis://b", ["redis://:secret@a", "redis://b"]])
     def test_a_failover_list_is_not_guessed_from(self, broker: object) -> None:
@@ -331,7 +354,10 @@ class TestMistakes:
                 {"urls": "memory://"},
                 "Dedupe(app, urls=...) is unknown; did you mean 'url'? Known names: client, ",
             ),
-            ({"url": "memory://", "client": object()}, "Dedupe(app, url=..., client=...) names two stores"),
+            (
+                {"url": "memory://", "client": object()},
+                "Dedupe(app, client=...) and Dedupe(app, url=...) both say where the default store is",
+            ),
             ({"url": "http://h"}, "Dedupe(app, url=...) 'http://h' has no scheme"),
             (
                 {"url": "memory://", "mode": "of"},
@@ -375,9 +401,9 @@ class TestSecrets:
     def test_no_password_in_the_repr(self) -> None:
         settings = read(url="redis://:secret@h", store_options={"password": "secret"}, rules={"a.*": "once"})
         assert repr(settings) == (
-            "Settings(url='redis://:***@h', mode='enforce', prefix='dedupe', rules=RuleSet(a.*))"
+            "Settings(stores={default: redis://:***@h}, mode='enforce', prefix='dedupe', rules=RuleSet(a.*))"
         )
-        assert settings.url == "redis://:secret@h"
+        assert settings.stores["default"].url == "redis://:secret@h"
 
     def test_a_client_is_not_shown_either(self) -> None:
         assert "secret" not in repr(read(client=SimpleNamespace(password="secret")))
@@ -385,3 +411,88 @@ class TestSecrets:
     def test_options_are_not_shown_in_errors(self) -> None:
         for options in (["secret"], {"password": "secret", 1: "secret"}):
             assert "secret" not in message_of(url="memory://", store_options=options)
+
+
+class TestStores:
+    CONF: Mapping[str, Any] = {"dedupe_url": "redis://file", "dedupe_stores": {"ledger": "db+sqlite:////f"}}
+
+    def test_each_has_an_address(self) -> None:
+        client = object()
+        stores = {
+            "a": "redis://a",
+            "b.c-1": {"url": "DB+sqlite:////b", "options": {"timeout": 2}},
+            "c": client,
+        }
+        found = read(url="memory://", stores=stores).stores
+        assert {name: (address.url, address.client) for name, address in found.items()} == {
+            "default": ("memory://", None),
+            "a": ("redis://a", None),
+            "b.c-1": ("db+sqlite:////b", None),
+            "c": (None, client),
+        }
+        assert found["b.c-1"].options == {"timeout": 2}
+
+    def test_the_default_is_the_url_or_a_store_or_celerys(self) -> None:
+        assert read(app_with(**self.CONF)).stores["default"].url == "redis://file"
+        assert read(app_with(dedupe_stores={"default": "redis://d"})).stores["default"].url == "redis://d"
+        app = app_with(dedupe_stores={"ledger": "memory://"}, broker_url="redis://broker")
+        assert read(app).stores["default"].url == "redis://broker"
+
+    def test_there_need_be_no_default_where_none_is_used(self) -> None:
+        conf = {"broker_url": "amqp://", "dedupe_stores": {"ledger": "memory://"}}
+        app = app_with(**conf, dedupe_rules={"t": {"lock": "once", "store": "ledger"}})
+        assert list(read(app).stores) == ["ledger"]
+        message = message_of(app_with(**conf, dedupe_rules={"t": ["once"]}))
+        assert message.startswith("dedupe_rules['t']: store 'default' is not in dedupe_stores; ")
+        assert message.endswith("; or set dedupe_url")
+
+    def test_arguments_beat_the_configuration(self) -> None:
+        app = app_with(**self.CONF)
+        found = read(app, stores={"default": "redis://code"}).stores
+        assert {name: address.url for name, address in found.items()} == {"default": "redis://code"}
+        app = app_with(dedupe_stores={"default": "redis://file"})
+        assert read(app, url="redis://code").stores["default"].url == "redis://code"
+
+    @pytest.mark.parametrize(
+        ("conf", "says"),
+        [
+            (
+                {"dedupe_stores": {"default": "redis://h"}},
+                "dedupe_url and dedupe_stores both say where the default store is; leave one out",
+            ),
+            (
+                {"dedupe_stores": {"ledger": "redis://h"}, "dedupe_rules": {"t": {"store": "leger"}}},
+                "dedupe_rules['t']: store 'leger' is not in dedupe_stores; did you mean 'ledger'?",
+            ),
+            (
+                {"dedupe_rules": {"t": {"store": ""}}},
+                "dedupe_rules['t']: store '' is no store: write a name ",
+            ),
+            ({"dedupe_stores": "redis://h"}, "dedupe_stores is of type str; write a dict of names to URLs"),
+            (
+                {"dedupe_stores": {"a/b": "redis://h"}},
+                "dedupe_stores has the key 'a/b': a name holds letters",
+            ),
+            (
+                {"dedupe_stores": {"a": "redsi://u:secret@h"}},
+                "dedupe_stores['a'] 'redsi://u:***@h' has no scheme that can hold claims; did you",
+            ),
+            ({"dedupe_stores": {"a": {"uri": "redis://h"}}}, "dedupe_stores['a'] has the key 'uri'; did you"),
+            ({"dedupe_stores": {"a": {}}}, "dedupe_stores['a']: write a URL, or {'url': ..., 'options': "),
+        ],
+    )
+    def test_mistakes(self, conf: Mapping[str, Any], says: str) -> None:
+        assert message_of(app_with(**{"dedupe_url": "memory://", **conf})).startswith(says)
+
+    def test_options_of_the_default_belong_beside_its_url(self) -> None:
+        app = app_with(dedupe_stores={"default": "redis://h"}, dedupe_store_options={"db": 1})
+        assert message_of(app).startswith("dedupe_store_options is for dedupe_url; write the options of ")
+
+    def test_no_password_is_shown(self) -> None:
+        settings = read(app_with(dedupe_stores={"default": "redis://u:secret@h", "b": object()}))
+        assert "secret" not in repr(settings)
+        assert "{default: redis://u:***@h, b: a client of the app's own}" in repr(settings)
+
+    def test_names_are_known_whatever_else_is_wrong(self) -> None:
+        app = app_with(dedupe_stores={"ledger": "no URL"}, dedupe_rules={"t": "onse"})
+        assert store_names(app.conf) == {"default", "ledger"}

@@ -186,17 +186,42 @@ class TestNoLocksLeft:
     def test_a_worker_is_given_time(self, dedupe: Locks, local) -> None:
         call(local, "t.export")
         looked = threading.Event()
-        scan = local.dedupe.guard.store.scan
+        store = local.dedupe.guard.store.places["default"].store
+        scan = store.scan
 
         def seen(pattern: str) -> Any:
             looked.set()
             return scan(pattern)
 
-        local.dedupe.guard.store.scan = seen
+        store.scan = seen
         worker = threading.Thread(target=lambda: looked.wait(60) and local.run_next())
         worker.start()
         dedupe.no_locks_left()
         worker.join()
+
+
+class TestNamedStores:
+    @pytest.fixture
+    def local(self, local_app):
+        stores = {"ledger": "db+postgresql+psycopg://nowhere.invalid/ledger"}
+        rules = {"t.charge": ["until_finished", {"lock": "once", "store": "ledger"}]}
+        conf = {**NOWHERE, "dedupe_stores": stores, "dedupe_rules": rules, "dedupe_mode": "off"}
+        local = local_app(install=False, conf=conf)
+        local.dedupe = Dedupe(local.app).init_app()
+        local.task(name="t.charge")
+        return local
+
+    @pytest.fixture
+    def celery_app(self, local) -> Celery:
+        return local.app
+
+    def test_all_are_in_memory(self, dedupe: Locks, local) -> None:
+        first, second = call(local, "t.charge", 7), call(local, "t.charge", 7)
+        dedupe.assert_claimed(first)
+        dedupe.assert_dropped(second)
+        local.run_next()
+        assert dedupe.assert_dropped(call(local, "t.charge", 7)).key.startswith("ledger/")
+        dedupe.no_locks_left()
 
 
 def test_a_lock_frees_itself_when_the_clock_is_turned(dedupe: Locks, local) -> None:

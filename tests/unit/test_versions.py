@@ -10,7 +10,7 @@ from celery_dedupe.core.versions import shortcomings
 from tests.unit.conftest import Consumer
 from tests.unit.test_selfcheck import FactsStore
 
-GOOD = {"celery": "5.7.0", "server": "valkey 9.1.2", "results_client": "8.1.0", "limited": ["t"]}
+GOOD = {"celery": "5.7.0", "servers": ["valkey 9.1.2"], "results_client": "8.1.0", "limited": ["t"]}
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,10 @@ GOOD = {"celery": "5.7.0", "server": "valkey 9.1.2", "results_client": "8.1.0", 
         {},
         {"celery": "5.3.6", "limited": []},
         {"celery": "5.7.1rc1"},
-        {"server": "redis 6.2.14"},
-        {"server": "redis 7.0.15"},
-        {"server": "a store that does not answer"},
-        {"server": "postgresql 9.6"},
+        {"servers": ["redis 6.2.14"]},
+        {"servers": ["redis 7.0.15"]},
+        {"servers": ["a store that does not answer"]},
+        {"servers": ["postgresql 9.6"]},
         {"results_client": "5.2.1"},
         {"results_client": "6.4.0"},
         {"results_client": None},
@@ -38,7 +38,7 @@ def test_of_most_there_is_nothing_to_say(change):
     [
         ({"celery": "5.8.0"}, ["not tried with Celery 5.8.0", "up to 5.7"]),
         ({"celery": "5.6.3"}, ["Celery 5.6.3", "hard time limit", "the lock of", "Celery 5.7"]),
-        ({"server": "redis 6.0.16"}, ["redis 6.0.16", "6.2 or newer"]),
+        ({"servers": ["redis 6.0.16"]}, ["redis 6.0.16", "6.2 or newer"]),
         ({"results_client": "5.3.1"}, ["redis-py 5.3.1", "hang", "6.4"]),
         ({"results_client": "6.3.0"}, ["redis-py 6.3.0", "hang", "before 5.3"]),
     ],
