@@ -53,6 +53,11 @@ def at_work(stage: Stage, tasks: Any) -> None:
     runs = [journal.done(f"customer {customer}") for customer in ("small", "big")]
     stage.claim("a function gives one customer a lower rate", runs == [1, 2], f"{runs} run")
 
+    for folder in ("one", "two"):
+        tasks.clean_up.delay(folder).get(timeout=60)
+    runs = [journal.done("clean one") + journal.done("clean two"), journal.done("announce")]
+    stage.claim("only_after: of two runs one runs the block", runs == [2, 1], runs)
+
     tasks.refresh.delay("prices").get(timeout=60)
     stage.becomes(lambda: stage.call(tasks.refresh.delay, "prices").sent)
     stage.claim(

@@ -1,11 +1,11 @@
-"""The app and its tasks, as they were; what may run at once is said in celeryconfig.py."""
+"""The app and its tasks, as they were but for only_after; what may run at once is said in celeryconfig.py."""
 
 from __future__ import annotations
 
 from celery import Celery
 from journal import work
 
-from celery_dedupe import Dedupe
+from celery_dedupe import Dedupe, only_after
 
 app = Celery("shop")
 app.config_from_object("celeryconfig")
@@ -41,6 +41,13 @@ def sync_customer(customer, number):
 @app.task
 def refresh(cache):
     work(f"refresh {cache}")
+
+
+@app.task
+def clean_up(folder):
+    if only_after("announce", 600):
+        work("announce")
+    work(f"clean {folder}")
 
 
 @app.task(bind=True)

@@ -58,6 +58,13 @@ def refresh(cache):
     work(f"refresh {cache}")
 
 
+@app.task(bind=True, base=HeimdallTask)
+def clean_up(self, folder):
+    if self.only_after("announce", 600):
+        work("announce")
+    work(f"clean {folder}")
+
+
 @app.task(bind=True, base=HeimdallTask, heimdall={"unique": True})
 def fetch_feed(self, url):
     work(f"feed {url}")
