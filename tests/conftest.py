@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.apps.assembly import AppUnderTest, variables
 from tests.harness.databases import mariadb_database, postgres_database
@@ -18,10 +18,11 @@ from tests.harness.reaper import Reaper
 from tests.harness.servers import ValkeyServer, require_service
 from tests.harness.workers import Workers
 
+# The machine may be busy: no example is judged by the time that it takes, or that it takes to make.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples in each run of CI: a change is judged by what it does. Elsewhere new ones each time.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+settings.register_profile("ci", settings.get_profile("any"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "any")
 
 WORKERS = pytest.StashKey[Workers]()
 
