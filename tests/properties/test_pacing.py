@@ -53,16 +53,16 @@ class Simulation:
         self.pace = pacing.given_back(self.pace, slot, now)
 
     def play(self, arrivals: list[int], lateness: list[int]) -> None:
-        """Lets them all come, and come back until they have started."""
-        events = sorted((START + at, 0, place) for place, at in enumerate(arrivals))
+        """Lets all come, and come back until they have started: who has a slot before who comes just then."""
+        events = sorted((START + at, True, 0, place) for place, at in enumerate(arrivals))
         self.waits = [0] * len(arrivals)
         while events:
-            now, slot, place = events.pop(0)
+            now, _, slot, place = events.pop(0)
             promised = self.come(now, slot)
             if promised:
                 self.waits[place] += 1
                 late = lateness[(place + self.waits[place]) % len(lateness)]
-                events = sorted([*events, (promised + late, promised, place)])
+                events = sorted([*events, (promised + late, False, promised, place)])
 
     def no_window_has_too_many(self) -> bool:
         starts, most = sorted(self.starts), self.ask.starts
