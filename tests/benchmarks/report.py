@@ -74,13 +74,15 @@ def page(found: Mapping[str, Section]) -> str:
     """All rows, with what they were measured on and what is to be said of them."""
     goals = [figure.met for some in found.values() for figure in some.figures if figure.met is not None]
     rounds = min(section.rounds for section in found.values())
+    missing = [f"{TITLES[name]} (`make bench ARGS={name}`)" for name in TITLES if name not in found]
     parts = [
         "# Benchmarks",
         '`make bench` writes this page; `make bench ARGS="publish keys"` measures some of its rows again. '
         "Each contender has a process of its own, and they are timed in turn, A B A B, in one run, on one "
         f"server. A ratio is the median of the ratios of at least {rounds} rounds; the middle half of them "
         "lies in the range beside it. Nothing in the test suite asserts a time.",
-        f"{sum(goals)} of {len(goals)} goals are reached, {_place()}.",
+        f"{sum(goals)} of {len(goals)} goals are reached, {_place()}."
+        + (f" Not measured: {', '.join(missing)}." if missing else ""),
         *(
             f"## {TITLES[name]}\n\n{_narrow(section.figures)}\n\nLoad before: {section.load:.1f}."
             for name, section in found.items()

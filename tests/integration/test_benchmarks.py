@@ -42,6 +42,10 @@ def test_the_page_has_every_row_and_says_what_is_missed() -> None:
     good = Figure("fast", "1 ms", goal="2 ms", met=True)
     text = page({name: Section([good, replace(good, what=name, met=False)], 7, 0.5) for name in ROWS})
     assert TITLES.keys() == ROWS.keys()
+    assert "Not measured" not in text
+    assert "Not measured: A key (`make bench ARGS=keys`)" in page(
+        {name: Section([good], 7, 0.5) for name in ROWS if name != "keys"}
+    )
     assert f"{len(ROWS)} of {2 * len(ROWS)} goals are reached" in text
     assert all(f"| {name} | 1 ms |  | 2 ms | **no** |  |" in text for name in ROWS)
     assert table([good]).splitlines()[-1].split() == [
