@@ -103,7 +103,7 @@ def begin(groups: Sequence[Group[BeginAsk]], attempt: Attempt) -> BeginReply:
         if not isinstance(reply, Begun):
             wait = reply.wait if isinstance(reply, Later) else 0
             refused = isinstance(reply, (Refused, Later))
-            _give_back(groups, number, attempt, refused=refused, wait=wait)
+            _give_back(groups, number, attempt, refused=refused, wait=wait, answered=number)
             return _replaced(reply, group.places, sum(len(group.asks) for group in groups))
         fences.update(zip(group.places, reply.fences, strict=True))
         delay = max(delay, reply.delay)
@@ -158,11 +158,17 @@ def _give_back(
     *,
     refused: bool = True,
     wait: int = 0,
+    answered: int | None = None,
 ) -> None:
-    """Free what the first ``begun`` groups gave; after a refusal hold or drop the queued claims of all."""
+    """Free what the first ``begun`` groups gave; after a refusal hold or drop the queued claims of all.
+
+    The group ``answered`` has done so itself.
+    """
 
     def back(numbered: tuple[int, Group[BeginAsk]]) -> None:
         number, group = numbered
+        if number == answered:
+            return
         asks = []
         for key in group.keys:
             some = [ask for ask in group.asks if ask.key == key]

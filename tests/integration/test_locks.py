@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from functools import cache
 from typing import Any
@@ -157,6 +158,7 @@ def stage(request, reaper, tmp_path_factory):
     ):
         # A shared task is every later app's of this process: not of those in other modules.
         patch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
+        gc.collect()  # And a new one is every earlier app's that is still there, which may have its own.
         conf = {"beat_schedule": SCHEDULE, "worker_prefetch_multiplier": 1}
         stage.app = stage.make_app(RULES, setup=define, conf=conf)
         stage.stranger = stage.without_extension(stage.app)
