@@ -35,7 +35,7 @@ def published(
     signature: inspect.Signature | None,
 ) -> Call:
     """The call that ``send_task`` is about to publish, with these arguments and options and a ``task_id``."""
-    countdown, expires = options.get("countdown"), _expires(app, task, options)
+    countdown, expires = options.get("countdown"), _said(app, task, options, "expires")
     return Call(
         task=task,
         task_id=options["task_id"],
@@ -49,11 +49,18 @@ def published(
     )
 
 
-def context(call: Call, options: Mapping[str, Any]) -> Context:
+def ignores_result(app: Any, task: str, options: Mapping[str, Any]) -> bool:
+    """Whether nobody is to wait for the result of the call that ``send_task`` is about to publish."""
+    return bool(_said(app, task, options, "ignore_result"))
+
+
+def context(app: Any, call: Call, options: Mapping[str, Any]) -> Context:
     """What a worker would make of the message of a call: for the backend, to end it without a worker."""
-    kept = ("chain", "chord", "group_index", "root_id", "parent_id", "reply_to", "shadow", "ignore_result")
+    kept = ("chain", "chord", "group_index", "root_id", "parent_id", "shadow")
     return Context(
         {name: options.get(name) for name in kept},
+        ignore_result=ignores_result(app, call.task, options),
+        reply_to=options.get("reply_to") or app.thread_oid,
         task=call.task,
         id=call.task_id,
         args=call.args,
@@ -206,10 +213,11 @@ def _is_random(task_id: str) -> bool:
         return False
 
 
-def _expires(app: Any, task: str, options: Mapping[str, Any]) -> Any:
-    if "expires" not in options and options.get("task_type") is None and BY_NAME_AS_THE_TASK_SAYS:
-        return getattr(app._tasks.get(task), "expires", None)
-    return options.get("expires")
+def _said(app: Any, task: str, options: Mapping[str, Any], name: str) -> Any:
+    """An option of a call; where it has none, what the task says, if Celery looks there too."""
+    if name not in options and options.get("task_type") is None and BY_NAME_AS_THE_TASK_SAYS:
+        return getattr(app._tasks.get(task), name, None)
+    return options.get(name)
 
 
 def _seconds_until(when: Any) -> float | None:

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
+from celery import Celery
 from celery.app.task import Context
 from celery.utils import uuid
 
@@ -84,7 +85,7 @@ class PublishGate:
     ) -> Any:
         """``Celery.send_task`` with one more option, the call's own ``dedupe``."""
         if more:
-            options.update(zip(_further_parameters(self._desk.app), more, strict=False))
+            options.update(_by_name(more))
         again = _passing.get()
         if again is not None and again.id == options.get("task_id"):
             # Celery takes the run that sends it for its parent.
@@ -111,10 +112,8 @@ class PublishGate:
             return sent
         self._desk.guard.reports.reached(name, task_id, "dropped", publishing.seconds)
         if own_id not in (None, dropped.duplicate.task_id):
-            # Whoever has chosen the id may wait for it.
-            request = messages.context(call, options)
-            end_revoked(self._desk.app.backend, request, f"duplicate of {dropped.duplicate.task_id}")
-        return self._answer(dropped, options, attended=publishing.attended)
+            self._end(call, options, dropped)
+        return self._answer(name, dropped, options, attended=publishing.attended)
 
     def before_task_publish(self, sender: str, headers: dict[str, Any], **_: Any) -> None:
         """Receiver: write the ticket into the message that ``send_task`` has let through."""
@@ -207,19 +206,37 @@ class PublishGate:
         publishing.claimed = claims.claim_retry(self._desk.guard, call, publishing.policies, ticket)
         publishing.headers = {HEADER: ticket.to_header()}
 
-    def _answer(self, dropped: Drop, options: dict[str, Any], *, attended: bool) -> Any:
+    def _end(self, call: Call, options: dict[str, Any], dropped: Drop) -> None:
+        """End an id that the caller has chosen, and may wait for."""
+        app = self._desk.app
+        try:
+            request = messages.context(app, call, options)
+            end_revoked(app.backend, request, f"duplicate of {dropped.duplicate.task_id}")
+        except Exception:
+            # The call is a duplicate all the same; an error here would cut a group in half.
+            logger.exception("%s[%s] is dropped, and its result was not stored", call.task, call.task_id)
+
+    def _answer(self, name: str, dropped: Drop, options: dict[str, Any], *, attended: bool) -> Any:
         """What the caller of a dropped publish gets."""
         if dropped.policy.on_duplicate == "raise" and attended:
             raise refusal(dropped.duplicate)
         if dropped.policy.on_duplicate == "none":
             return None
-        result = (options.get("result_cls") or self._desk.app.AsyncResult)(dropped.duplicate.task_id)
+        app = self._desk.app
+        result = (options.get("result_cls") or app.AsyncResult)(dropped.duplicate.task_id)
+        if messages.ignores_result(app, name, options):
+            result.ignored = True  # As the first one's: ``get`` does not wait for what is never stored.
         return self._seconds.mark(result, dropped.duplicate)
 
 
-def _further_parameters(app: Any) -> list[str]:
-    """The names of what ``Celery.send_task`` takes by position after the arguments of the task."""
-    return list(inspect.signature(type(app).send_task).parameters)[4:]
+def _by_name(more: Sequence[Any]) -> dict[str, Any]:
+    """What ``Celery.send_task`` takes by position after the arguments of the task."""
+    names = list(inspect.signature(Celery.send_task).parameters)[4:-1]
+    if len(more) > len(names):
+        raise TypeError(
+            f"send_task takes at most {3 + len(names)} arguments by position, not {3 + len(more)}"
+        )
+    return dict(zip(names, more, strict=False))
 
 
 def _generation(task_id: str, headers: Headers | None, inside: Run | None) -> int:

@@ -520,6 +520,46 @@ def test_whoever_waits_for_an_id_of_its_own_is_told_that_it_was_a_duplicate(loca
     assert a.waiting() == 1
 
 
+def test_a_result_backend_that_is_away_makes_no_error_of_a_duplicate(local_app, monkeypatch, caplog):
+    a = local_app({"t": "until_finished"})
+    t = a.task()
+    first = t.delay(1)
+
+    def away(*args, **kwargs):
+        raise ConnectionError("the result backend is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(a.app.backend, "mark_as_failure", away)
+        assert duplicate_of(t.apply_async((1,), task_id="mine")).task_id == first.id
+    assert "t[mine] is dropped, and its result was not stored" in caplog.text
+    caplog.clear()
+
+
+def test_nobody_waits_for_a_duplicate_whose_result_is_ignored(local_app):
+    a = local_app({"t": "until_finished"})
+    t = a.task(ignore_result=True)
+    t.delay(1)
+    duplicate = t.delay(1)
+    assert duplicate_of(duplicate)
+    assert duplicate.ignored
+    assert duplicate.get(timeout=1) is None
+    assert not a.app.tasks["t"].apply_async((2,), ignore_result=False).ignored
+
+
+def test_options_by_position_are_kept_though_an_app_of_the_users_has_a_send_task_of_its_own(local_app):
+    a = local_app({"t": "until_finished"})
+    a.task()
+
+    class Own(type(a.app)):
+        def send_task(self, *args, **kwargs):
+            return super().send_task(*args, **kwargs)
+
+    a.app.__class__ = Own
+    assert a.app.send_task("t", (1,), {}, None, None, "mine").id == "mine"
+    with pytest.raises(TypeError, match="by position"):
+        a.app.send_task("t", (1,), {}, *range(99))
+
+
 def test_work_done_once_under_an_id_keeps_its_result_when_that_id_is_used_again(local_app):
     a = local_app({"t": "once"})
     t = a.task()
