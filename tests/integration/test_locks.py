@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import uuid
-from functools import cache
 from typing import Any
 
 import pytest
@@ -105,21 +103,15 @@ def upper(key, value=None):
     return key.upper()
 
 
-def body(folder):
-    ledger = Ledger(folder)
-
-    def held(self, key, gate):
-        with ledger.run(self.name, key, self.request.id):
-            ledger.wait_gate(gate)
-            return key
-
-    return held
+FOLDERS = {}  # where each app's ledger is, by the app's name
 
 
-@cache
-def share(folder):
-    """Once a process, though two apps are made in it: it is a task of both."""
-    shared_task(body(folder), bind=True, name="own.shared", dedupe={**RUNNING, "scope": "own"})
+def held(self, key, gate):
+    # One function for all apps: a shared task is also every earlier app's that is still there.
+    ledger = Ledger(FOLDERS[self.app.main])
+    with ledger.run(self.name, key, self.request.id):
+        ledger.wait_gate(gate)
+        return key
 
 
 def define(under_test):
@@ -136,9 +128,9 @@ def define(under_test):
 
     for name in KEYS:
         define_gated(app, ledger, f"{name}.gated")
-    held = body(ledger.folder)
+    FOLDERS[app.main] = ledger.folder
     app.task(held, bind=True, shared=False, name="own.held", dedupe={**RUNNING, "scope": "own"})
-    share(ledger.folder)
+    shared_task(held, bind=True, name="own.shared", dedupe={**RUNNING, "scope": "own"})
     app.task(held, bind=True, shared=False, name="own.free", dedupe=False)
     stubborn = {"autoretry_for": (Exception,), "default_retry_delay": 0.1, "max_retries": 2}
     app.task(held, bind=True, shared=False, name="raises.stubborn", **stubborn)
@@ -158,7 +150,6 @@ def stage(request, reaper, tmp_path_factory):
     ):
         # A shared task is every later app's of this process: not of those in other modules.
         patch.setattr(_state, "_on_app_finalizers", set(_state._on_app_finalizers))
-        gc.collect()  # And a new one is every earlier app's that is still there, which may have its own.
         conf = {"beat_schedule": SCHEDULE, "worker_prefetch_multiplier": 1}
         stage.app = stage.make_app(RULES, setup=define, conf=conf)
         stage.stranger = stage.without_extension(stage.app)
