@@ -65,7 +65,7 @@ class Buffer(Generic[T]):
                 self._send(gathered)
             except StoreUnavailable:
                 self.add(lambda newer: self._put_back(newer, gathered))
-            except Exception:
+            except Exception:  # an end of this thread would be the end of all counting
                 logger.exception("The numbers of the last %g s are lost; no task is", EVERY)
 
     def close(self) -> None:

@@ -73,6 +73,7 @@ def _watch(claims: Claims, states: Collection[str]) -> None:
                 _look(claims, states)
             except StoreUnavailable as error:
                 click.echo(str(error))
+            # A fifth of the time at most is spent on looking, however many locks there are.
             time.sleep(max(PAUSE, 4 * (time.monotonic() - started)))
     except KeyboardInterrupt:
         return

@@ -6,8 +6,9 @@ Pure. Times are microseconds of the store's clock. ``store/lua/pacing.lua`` is t
 - Nobody waits as long as the window has room and no promised slot is still to come.
 - Who waits is promised a slot of his own, one gap behind the last promised one, or one that was given back.
   At his slot only the starts before him count.
-- Where slots have passed for long and nobody came (a queue was purged), the promises are void. So is all that
-  is known if the clock was set back.
+- Where slots have passed for long and nobody came (a queue was purged), the promises are void. So are they if
+  the rate was raised, for that is for those who wait, too. So is all that is known if the clock was set back.
+- Whose promise is void by now comes like anybody else.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from celery_dedupe.core.rates import MOST
 from celery_dedupe.core.record import Record
 
 _NOTHING = Pace((), 0, 0, 0, (), 0)
+AHEAD = 1_250_000  # A start is booked by ``verdicts.PATIENCE`` ahead at most; a clock may be set by a little.
 
 
 class Answer(NamedTuple):
@@ -62,10 +64,11 @@ def answer(known: Pace | None, ask: RateAsk, now: int) -> Answer:
     pace = _heard(known or _NOTHING, ask, now)
     free = _room(pace, ask, now)
     soon = now + ask.patience
-    if ask.slot and max(free, ask.slot) <= soon:
-        return Answer(max(free, ask.slot), True, pace)
-    if ask.slot > soon:
-        return Answer(ask.slot, False, pace)
+    slot = ask.slot if ask.slot <= max(pace.tail, soon) else 0
+    if slot and max(free, slot) <= soon:
+        return Answer(max(free, slot), True, pace)
+    if slot > soon:
+        return Answer(slot, False, pace)
     if pace.tail <= now and free <= soon:
         return Answer(free, True, pace)
     slot, promised = _promise(pace, ask, free, now)
@@ -93,11 +96,11 @@ def given_back(pace: Pace, slot: int, now: int) -> Pace:
 
 
 def _heard(pace: Pace, ask: RateAsk, now: int) -> Pace:
-    """The pace without promises of which nothing has been heard for long."""
+    """The pace without promises that are void by now."""
     last = pace.starts[-1] if pace.starts else 0
-    if last > now + ask.patience:
+    if last > now + AHEAD:
         return _NOTHING
-    if pace.tail > now and now - last > ask.silence:
+    if pace.tail > now and (now - last > ask.silence or (ask.reserves and _gap(ask) < pace.gap)):
         return replace(pace, tail=0, freed=())
     return replace(pace, freed=tuple(slot for slot in pace.freed if slot > now))
 
@@ -110,11 +113,15 @@ def _room(pace: Pace, ask: RateAsk, now: int) -> int:
 
 
 def _promise(pace: Pace, ask: RateAsk, free: int, now: int) -> tuple[int, Pace]:
-    gap = -(-ask.window // ask.starts)
+    gap = _gap(ask)
     if pace.freed:
         return pace.freed[0], replace(pace, freed=pace.freed[1:])
     slot = pace.tail + gap if pace.tail > now else max(free, pace.tail + gap)
     return slot, _lasting(replace(pace, tail=slot, gap=gap), ask, slot)
+
+
+def _gap(ask: RateAsk) -> int:
+    return -(-ask.window // ask.starts)
 
 
 def _lasting(pace: Pace, ask: RateAsk, at: int) -> Pace:

@@ -212,8 +212,7 @@ class PublishGate:
         try:
             request = messages.context(app, call, options)
             end_revoked(app.backend, request, f"duplicate of {dropped.duplicate.task_id}")
-        except Exception:
-            # The call is a duplicate all the same; an error here would cut a group in half.
+        except Exception:  # The call is a duplicate all the same; an error here would cut a group in half.
             logger.exception("%s[%s] is dropped, and its result was not stored", call.task, call.task_id)
 
     def _answer(self, name: str, dropped: Drop, options: dict[str, Any], *, attended: bool) -> Any:

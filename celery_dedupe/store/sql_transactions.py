@@ -91,7 +91,7 @@ class Transactions:
             try:
                 with self._engine.connect() as link, self._deadline(link, self._timeout), link.begin():
                     return work(link)
-            except FAILURES as error:  # noqa: PERF203
+            except FAILURES as error:  # noqa: PERF203 - to try again is what the loop is for
                 in_time = tries_left and time.monotonic() < until
                 if in_time and no_table(error) and self._engine.dialect.name == "sqlite":
                     self._make_table()

@@ -19,7 +19,7 @@ def work(what: str) -> None:
     """Do the work: note the process that does it, wait while it is held up, note that it is done."""
     server().rpush(f"started {what}", os.getpid())
     while server().exists(f"held {what}"):
-        time.sleep(0.01)
+        time.sleep(0.01)  # until the story lets go
     server().incr(f"done {what}")
 
 

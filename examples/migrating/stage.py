@@ -66,7 +66,7 @@ class Stage:
         while not condition():
             if time.monotonic() > deadline:
                 return False
-            time.sleep(0.02)
+            time.sleep(0.02)  # between two looks
         return True
 
     def start_worker(self) -> None:

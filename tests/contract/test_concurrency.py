@@ -196,7 +196,7 @@ def _lock_and_wait(url: str, key: str, ready: Answers[bool]) -> None:
         store._rows.lock(link, [key])
         store._rows.write(link, {key: (sql_text.write(Record(queued=(Queued("dead", FOREVER),))), FOREVER)})
         ready.put(True)
-        time.sleep(600)
+        time.sleep(600)  # with the row locked, until the test kills it
 
 
 class TestCluster:

@@ -30,7 +30,7 @@ def define(under_test: AppUnderTest) -> None:
     """``billing.charge`` has its effect once its gate is open, and then passes the stations above."""
     ledger = under_test.ledger
 
-    class Charging(Task):  # type: ignore[type-arg]
+    class Charging(Task):
         def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
             ledger.note("station", STORED)
             ledger.wait_gate(STORED)

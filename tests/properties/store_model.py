@@ -62,19 +62,19 @@ class Pacer:
 
     def look(self, ask: RateAsk, tick: int) -> tuple[int, bool]:
         """When a run may start, and whether it may take that start now; the line moves on."""
-        if self.last() > tick + ask.patience:  # The clock was set back.
+        if self.last() > tick + 1_250_000:  # The clock was set back.
             self.starts, self.window, self.tail, self.gap, self.gaps, self.until = [], 0, 0, 0, [], 0
-        if self.tail > tick and tick - self.last() > ask.silence:
+        raised = ask.reserves and -(-ask.window // ask.starts) < self.gap
+        if self.tail > tick and (tick - self.last() > ask.silence or raised):
             self.tail, self.gaps = 0, []
         self.gaps = [gap for gap in self.gaps if gap > tick]
         full = self.starts[-ask.starts] + ask.window if len(self.starts) >= ask.starts else 0
         room = max(tick, self.last(), full)
         soon = tick + ask.patience
-        if ask.slot:
-            if ask.slot > soon:
-                return ask.slot, False
-            if room <= soon:
-                return max(room, ask.slot), True
+        if ask.slot > soon and ask.slot <= self.tail:
+            return ask.slot, False
+        if ask.slot and ask.slot <= soon and room <= soon:
+            return max(room, ask.slot), True
         if self.tail <= tick and room <= soon:
             return room, True
         place, is_gap = self.next_place(ask, room, tick)

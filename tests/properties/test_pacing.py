@@ -137,7 +137,47 @@ def test_promises_of_which_nothing_is_heard_are_void(ask, crowd, silence):
     assert run.come(still + 1) == 0
 
 
-@given(rates, st.integers(1, 20), st.integers(1_000_000, 10**12))
+@given(rates, st.integers(2, 30), st.integers(2, 20))
+def test_a_rate_that_is_raised_is_for_those_who_wait_too(ask, crowd, times):
+    """They come back earlier than their slots (see ``LONGEST_STEP``) and are told nearer ones."""
+    ask = replace(ask, patience=0)
+    before, run = Simulation(ask), Simulation(replace(ask, starts=ask.starts * times))
+    for _ in range(ask.starts):
+        before.come(START)
+    slots = [before.come(START) for _ in range(crowd)]
+    run.pace = before.pace
+    told = [run.come(START, slot) or START for slot in slots]
+    gap = -(-ask.window // run.ask.starts)
+    assert max(told) <= START + ask.window + crowd * gap
+    assert max(told) <= max(slots)
+
+
+@given(rates, st.integers(1, 30))
+def test_a_promise_that_is_void_binds_nobody(ask, crowd):
+    """Nothing was heard of the others, or the store has lost all it knew."""
+    ask = replace(ask, silence=2 * ask.window, patience=0)
+    run = Simulation(ask)
+    for _ in range(ask.starts):
+        run.come(START)
+    slots = [run.come(START) for _ in range(crowd)]
+    now = START + ask.silence + 1
+    if max(slots) > now:
+        assert run.come(now, max(slots)) == 0
+    assert Simulation(ask).come(START, START + 86_400_000_000) == 0
+
+
+@given(rates, st.integers(0, pacing.AHEAD))
+def test_who_only_observes_forgets_no_start_that_is_booked_ahead(ask, back):
+    """Nor does a clock that is set by a little."""
+    run = Simulation(replace(ask, patience=250_000))
+    for _ in range(ask.starts + 1):
+        run.come(START)
+    observed = replace(ask, patience=0, reserves=False)
+    answer = pacing.answer(run.pace, observed, max(run.starts) - back)
+    assert answer.pace.starts == run.pace.starts
+
+
+@given(rates, st.integers(1, 20), st.integers(pacing.AHEAD + 1, 10**12))
 def test_a_clock_that_was_set_back_keeps_nobody_from_starting(ask, crowd, back):
     run = Simulation(ask)
     run.play([0] * crowd, [0])

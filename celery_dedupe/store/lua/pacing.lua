@@ -3,7 +3,7 @@
 -- A part is {starts, longest window, tail, gap, freed, expires at (ms)}; an ask {starts, window, slot, reserves,
 -- patience, silence}; an answer {at, whether it may start then, the part with what is promised}.
 local STARTS, WINDOW, TAIL, GAP, FREED, UNTIL = 1, 2, 3, 4, 5, 6
-local WIDTH, MOST = 16, 1000
+local WIDTH, MOST, AHEAD = 16, 1000, 1250000
 
 local function count(times)
   return times == '-' and 0 or #times / WIDTH
@@ -39,12 +39,19 @@ local function last_but(times, n)
   return #times > WIDTH * n and string.sub(times, 1, #times - WIDTH * n) or '-'
 end
 
--- A copy of what is known, without promises of which nothing has been heard for long.
+local function gap(ask)
+  return math.ceil(ask.window / ask.starts)
+end
+
+-- A copy of what is known, without promises that are void by now.
 local function heard(known, ask)
   local part = known and {unpack(known)} or {'-', '0', '0', '0', '-', '0'}
   local last = count(part[STARTS]) > 0 and from_end(part[STARTS], 1) or 0
-  if last > tick + ask.patience then return {'-', '0', '0', '0', '-', '0'} end
-  if tonumber(part[TAIL]) > tick and tick - last > ask.silence then part[TAIL], part[FREED] = '0', '-' end
+  if last > tick + AHEAD then return {'-', '0', '0', '0', '-', '0'} end
+  if tonumber(part[TAIL]) > tick and
+     (tick - last > ask.silence or (ask.reserves and gap(ask) < tonumber(part[GAP]))) then
+    part[TAIL], part[FREED] = '0', '-'
+  end
   part[FREED] = after(part[FREED], over(part[FREED], tick))
   return part
 end
@@ -62,14 +69,14 @@ local function lasting(part, ask, at)
 end
 
 local function promise(part, ask, free)
-  local slot, gap = nil, math.ceil(ask.window / ask.starts)
   if count(part[FREED]) > 0 then
-    slot, part[FREED] = first(part[FREED]), after(part[FREED], 1)
+    local slot = first(part[FREED])
+    part[FREED] = after(part[FREED], 1)
     return slot
   end
-  slot = part[TAIL] + gap
+  local slot = part[TAIL] + gap(ask)
   if tonumber(part[TAIL]) <= tick then slot = math.max(free, slot) end
-  part[TAIL], part[GAP] = int(slot), int(gap)
+  part[TAIL], part[GAP] = int(slot), int(gap(ask))
   lasting(part, ask, slot)
   return slot
 end
@@ -77,8 +84,9 @@ end
 local function answer(known, ask)
   local part, soon = heard(known, ask), tick + ask.patience
   local free = room(part, ask)
-  if ask.slot > 0 and math.max(free, ask.slot) <= soon then return {math.max(free, ask.slot), true, part} end
-  if ask.slot > soon then return {ask.slot, false, part} end
+  local held = ask.slot <= math.max(tonumber(part[TAIL]), soon) and ask.slot or 0
+  if held > 0 and math.max(free, held) <= soon then return {math.max(free, held), true, part} end
+  if held > soon then return {held, false, part} end
   if tonumber(part[TAIL]) <= tick and free <= soon then return {free, true, part} end
   local before = {unpack(part)}
   local slot = promise(part, ask, free)

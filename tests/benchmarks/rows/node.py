@@ -64,7 +64,7 @@ def row(setting: Setting) -> list[Figure]:
 def _scripts(first: int, lives: int) -> dict[str, list[Sent]]:
     """The commands of so many lives, verb by verb."""
     recorder = _Recorder()
-    store = RedisStore(recorder)  # type: ignore[arg-type]
+    store = RedisStore(recorder)  # type: ignore[arg-type] - it is no client, it notes what one would send
     found: dict[str, list[Sent]] = {verb: [] for verb in VERBS}
     numbers = range(first, first + lives)
     for number in numbers:
