@@ -206,4 +206,5 @@ def _answers(group: Group[Any]) -> bool:
 
 
 def _bare(asks: Sequence[Any]) -> list[Any]:
-    return [replace(ask, key=place_of(ask.key)[1]) for ask in asks]
+    pairs = ((ask, place_of(ask.key)[1]) for ask in asks)
+    return [ask if ask.key == bare else replace(ask, key=bare) for ask, bare in pairs]
